@@ -1,0 +1,55 @@
+"""Packaging of vit_jax: dependencies, extras and the `vit-jax` command.
+
+`configs/` and `launch/` sit beside the package in a clone, where they are easy to find and to copy.
+In a wheel they travel inside it, as `vit_jax.configs` and `vit_jax.launch`, so that no generically
+named package lands in site-packages.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+# Lower bounds are versions that the test suite has run with.
+REQUIRES = [
+    "absl-py>=2.5",
+    "array-record>=0.8.3",
+    "etils[epath]>=1.15",
+    "flax>=0.12.8",
+    "grain>=0.2.18",
+    "importlib_resources>=7.1",  # tensorflow-datasets imports it without declaring it
+    "jax>=0.10.2",
+    "ml-collections>=1.1.0",
+    "numpy>=2.4",
+    "opencv-python-headless>=5.0.0.93",
+    "optax>=0.2.8",
+    "orbax-checkpoint>=0.12.8",
+    "pillow>=13.0",
+    "scikit-learn>=1.9",
+    "tensorboardX>=2.6.5",
+    "tensorflow-datasets>=4.9.10",
+    "tqdm>=4.70",
+]
+
+EXTRAS = {
+    "tpu": ["jax[tpu]>=0.10.2"],
+    "cuda": ["jax[cuda12]>=0.10.2"],
+    "plan": ["libtpu>=0.0.42"],
+    "tfds": ["tensorflow>=2.21"],
+    "export": ["onnx>=1.19", "jax2onnx>=0.17.1", "safetensors>=0.8"],
+    "test": ["pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17.6"],
+}
+
+setup(
+    name="vit_jax",
+    version="0.1.0",
+    description="Vision Transformers in JAX/Flax: pretraining, fine-tuning and evaluation",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["vit_jax", "vit_jax.*"]) + ["vit_jax.configs", "vit_jax.launch"],
+    package_dir={"vit_jax.configs": "configs", "vit_jax.launch": "launch"},
+    install_requires=REQUIRES,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["vit-jax=vit_jax.cli:main"]},
+)

@@ -1,0 +1,1 @@
+"""Vision Transformers in JAX/Flax: pretraining, fine-tuning and evaluation."""
