@@ -1,0 +1,138 @@
+"""Every configuration key, its default and what it means. Locked: an unknown key is an error.
+
+Other configs start from a fresh copy (`vit_jax.config.base_config()`) and set what their paper row says.
+
+A duration is given in one of three units, by suffix: `_steps` (optimizer steps), `_epochs` (passes over
+`data.train`) or `_examples`. None of the three set means "not used"; two set is an error. Giving one on the
+command line clears the other two.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def _duration(config: ConfigDict, name: str) -> None:
+    config[f"{name}_steps"] = placeholder(int)
+    config[f"{name}_epochs"] = placeholder(float)
+    config[f"{name}_examples"] = placeholder(int)
+
+
+def get_config() -> ConfigDict:
+    """The defaults, locked."""
+    c = ConfigDict()
+
+    c.seed = 0  # of everything: initial weights, data order, augmentation, dropout
+
+    # ---- how long, how much at once
+    _duration(c, "total")  # length of the run; one of them must be set
+    _duration(c, "warmup")  # linear warm-up from 0 to the peak learning rate
+    c.global_batch = 128  # examples per optimizer step, over all devices, hosts and accumulation steps
+    c.accum_steps = 1  # micro-batches per optimizer step
+    # Resuming with another total changes the schedule from this step on; refused unless true.
+    c.allow_total_change = False
+
+    # ---- model
+    c.model = ConfigDict()
+    c.model.name = "S/16"  # a variant of vit_jax.list_models(), any patch size
+    c.model.image_size = placeholder(object)  # int or (height, width), must be what data.preprocess_* gives
+    # Shape: None takes the variant's.
+    c.model.width = placeholder(int)
+    c.model.depth = placeholder(int)
+    c.model.mlp_dim = placeholder(int)
+    c.model.num_heads = placeholder(int)
+    c.model.patch_size = placeholder(object)  # int or (height, width)
+    c.model.pool = "tok"  # tok (class token) | gap (mean) | map (attention pooling) | none (per patch)
+    c.model.posemb = "learn"  # learn | sincos2d | none
+    c.model.posemb_cls = False  # whether the class token has a row of its own in the position table
+    c.model.rep_size = 0  # width of the tanh representation layer before the head; 0: none
+    c.model.dropout = 0.0  # after the position embedding and every dense layer but q, k, v
+    c.model.attn_dropout = 0.0  # on the attention weights
+    c.model.stoch_depth = 0.0  # drop rate of the last block; linear in depth from 0
+    c.model.head_bias_init = 0.0  # the paper's sigmoid pretraining uses -10
+    c.model.gelu = "tanh"  # tanh (JAX, Google checkpoints) | erf (timm, Hugging Face)
+    c.model.ln_eps = 1e-6
+    c.model.scan = False  # one scanned block instead of `depth` unrolled ones; for L and larger
+    c.model.remat = "none"  # none | dots | full: what the backward pass recomputes
+    c.model.dtype = "float32"  # of the computation: float32 | bfloat16; parameters are float32
+    c.model.softmax_dtype = "float32"  # of the attention softmax
+    c.model.attention = "auto"  # auto | xla; cudnn and pallas are planned
+    # A scan without remat keeps every layer's activations stacked: several times the memory of the unrolled
+    # model. Refused above 100 M parameters unless true.
+    c.allow_scan_without_remat = False
+    c.num_classes = placeholder(int)  # None: as many as data.train has
+
+    # ---- data: SOURCE[@SPLIT]; a bare split expression means the source of data.train
+    # Sources: digits | folder:PATH | idx:PATH | arrayrecord:PATH | tfds:NAME[/CONFIG][:VERSION]
+    c.data = ConfigDict()
+    c.data.train = "digits@train"
+    c.data.val = ""  # evaluated as eval/val/...; "": none
+    c.data.test = "digits@test"  # evaluated as eval/test/...; "": none
+    c.data.preprocess_train = "decode"
+    c.data.preprocess_eval = "decode"
+    c.data.on_bad_image = "error"  # error: stop, naming it | skip: leave it out with a warning
+    c.data.num_threads = 16  # reader threads per process
+    c.data.num_workers = 0  # reader processes per host on top; 0: threads only
+    c.data.prefetch_examples = 512  # decoded examples held ahead, per process
+    c.data.prefetch_batches = 2  # batches held on the devices ahead of the step
+    c.log_example_ids = False  # also write examples.jsonl: the example ids of every step, in order
+
+    # ---- loss and device-side augmentation
+    c.loss = "softmax_xent"  # softmax_xent | sigmoid_xent (multi-label; summed over classes)
+    c.label_smoothing = 0.0
+    c.mixup_alpha = 0.0  # Beta(alpha, alpha), one lambda per step; 0: off
+
+    # ---- optimizer
+    c.optim = ConfigDict()
+    c.optim.name = "adam"  # adam (with decoupled decay: AdamW) | sgd
+    c.optim.lr = 1e-3  # peak
+    c.optim.wd = 0.0
+    c.optim.wd_mode = "lr_scaled"  # lr_scaled: decays by lr(t) wd | absolute: by wd lr(t) / peak
+    c.optim.wd_mask = ".*/kernel$"  # regex of the parameter paths that decay
+    c.optim.clip_norm = placeholder(float)  # global norm of the mean gradient; None: no clipping
+    c.optim.b1 = 0.9  # adam
+    c.optim.b2 = 0.999
+    c.optim.eps = 1e-8
+    c.optim.momentum = 0.9  # sgd
+    c.optim.momentum_dtype = "float32"  # of adam's first moment or sgd's buffer: float32 | bfloat16
+    c.schedule = "cosine"  # cosine | linear | rsqrt | constant, after the warm-up
+    c.schedule_end_lr = 0.0  # where linear ends (the paper: 1e-5)
+    c.schedule_timescale_steps = 10_000  # of rsqrt
+    _duration(c, "cooldown")  # final linear ramp to 0, on top of any schedule
+    c.nonfinite_limit = 10  # stop after so many non-finite updates in a row; each is skipped and counted
+
+    # ---- devices
+    c.mesh = ConfigDict()
+    c.mesh.replica = -1  # pure data parallel; -1: all devices that are left
+    c.mesh.fsdp = 1  # data parallel with sharded parameters and optimizer state
+    c.mesh.tensor = 1  # tensor parallel: heads and MLP width
+    c.fsdp_min_size = 2**14  # elements (per layer) below which a tensor stays replicated
+    c.distributed = ConfigDict()
+    c.distributed.heartbeat_seconds = 60  # a peer silent for so long ends the run
+    c.distributed.init_timeout_seconds = 1800  # how long to wait for all processes at start
+
+    # ---- where to start; the run's own workdir always comes first
+    c.resume = ""  # another run's directory (RUN or RUN@STEP): parameters, optimizer state and step
+    c.init = ""  # parameters only, from a run directory (RUN or RUN@STEP)
+
+    # ---- checkpoints
+    c.checkpoint = ConfigDict()
+    _duration(c.checkpoint, "every")
+    c.checkpoint.every_minutes = placeholder(float)  # also after so many minutes
+    c.checkpoint.keep = 3  # the newest so many
+    c.checkpoint.keep_every_steps = placeholder(int)  # and for good every so many steps
+    c.checkpoint.best_metric = ""  # e.g. eval/val/accuracy: the best one is kept apart, in best/
+
+    # ---- evaluation and logs
+    c.eval = ConfigDict()
+    _duration(c.eval, "every")  # besides the final one
+    c.eval.global_batch = placeholder(int)  # None: global_batch
+    _duration(c, "log_every")
+    c.log_every_steps = 50
+    c.tensorboard = True
+    c.profile = ConfigDict()
+    c.profile.start_step = placeholder(int)  # None: no profile; else written to WORKDIR/profile
+    c.profile.num_steps = 5
+    c.watchdog_minutes = 30.0  # print all stacks when no step ends for so long
+    c.compile_cache = ""  # folder of the persistent compilation cache; "": off
+
+    return c.lock()

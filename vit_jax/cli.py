@@ -1,0 +1,168 @@
+"""What all commands share: flags and config overrides, one-line errors, exit codes, and `vit-jax`."""
+
+import argparse
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from absl import flags as absl_flags
+from ml_collections import ConfigDict, config_flags
+
+from vit_jax import config as config_lib
+from vit_jax.errors import UsageError, known_names
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+
+# Command -> module with `main(argv) -> exit code`. Only what exists.
+COMMANDS = {
+    "train": "vit_jax.train",
+    "evaluate": "vit_jax.evaluate",
+    "bench": "vit_jax.bench",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError instead of printing its usage and exiting."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog, description=description, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"see {self.prog} --help")
+
+    def flag_names(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Parsed command line: the command's own flags, the config with its overrides, and which keys they set."""
+
+    flags: argparse.Namespace
+    config: ConfigDict | None
+    overrides: tuple[str, ...]
+
+
+def parse(parser: Parser, argv: Sequence[str], *, config_required: bool = True) -> Parsed:
+    """Parses the command's flags, `--config=FILE[:ARG]` and `--config.KEY=VALUE`.
+
+    Raises:
+      UsageError: unknown flag, file, config key or name; a value of the wrong type; a left-over word.
+    """
+    parser.add_argument(
+        "--config", metavar="FILE[:ARG]", required=config_required,
+        help="config file or shipped name, with its argument; --config.KEY=VALUE overrides a key",
+    )  # fmt: skip
+    flags, rest = parser.parse_known_args(list(argv))
+    for word in rest:
+        name = word.split("=", 1)[0]
+        if name.startswith("-") and not name.startswith("--config."):
+            raise UsageError(f"unknown flag {name}", known_names(name, parser.flag_names()))
+    if flags.config is None:
+        if rest:
+            raise UsageError(f"{rest[0]} without --config", "give --config=FILE too")
+        return Parsed(flags, None, ())
+    config = config_lib.load(flags.config)
+    overrides = _override(config, rest)
+    config_lib.clear_other_units(config, overrides)
+    config_lib.check_finite(config)
+    return Parsed(flags, config, overrides)
+
+
+def _override(config: ConfigDict, words: Sequence[str]) -> tuple[str, ...]:
+    """Applies `--config.KEY=VALUE` words to the config; returns the keys that were set."""
+    for word in words:
+        if word.startswith("--config."):
+            config_lib.check_key(config, word.removeprefix("--config.").split("=", 1)[0])
+    argv = ["vit_jax", *words]
+    values = absl_flags.FlagValues()
+    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
+    try:
+        left_over = values(argv)[1:]
+    except (absl_flags.Error, TypeError, ValueError) as e:
+        raise UsageError(str(e).strip(), "configs/base.py has every key and its type") from e
+    if left_over:
+        raise UsageError(f"unexpected {left_over[0]!r}", "options are --name=value")
+    return tuple(values["config"].override_values)
+
+
+class WorkFailed(Exception):
+    """A UsageError that came up only after work had started: reported alike, but exits with 1."""
+
+
+@contextlib.contextmanager
+def work() -> Iterator[None]:
+    """Marks where work starts: from here on even a user's mistake is a failed run (exit 1), not a refusal."""
+    try:
+        yield
+    except UsageError as e:
+        raise WorkFailed(str(e)) from e
+
+
+def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command's main and exits: 0 done, 1 failed, 2 refused before work started, or what it returns.
+
+    The last line of stderr is `error: <what> (<remedy>)`; the traceback is shown with --debug only.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    set_up_logging()
+    try:
+        code = main(argv)
+    except SystemExit as e:  # argparse's --help
+        code = e.code if isinstance(e.code, int) else EXIT_FAILED
+    except KeyboardInterrupt:
+        code = _report("interrupted (start the same command again to go on)", 130)
+    except (UsageError, WorkFailed) as e:
+        if "--debug" in argv:
+            traceback.print_exc()
+        code = _report(str(e), EXIT_REFUSED if isinstance(e, UsageError) else EXIT_FAILED)
+    except Exception as e:
+        if "--debug" in argv:
+            traceback.print_exc()
+        message = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+        code = _report(message if "--debug" in argv else f"{message} (--debug shows the traceback)", EXIT_FAILED)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def _report(message: str, code: int) -> int:
+    """Prints the details of a message of several lines first, and its first line last, as the error."""
+    first, *details = message.strip().splitlines()
+    for line in details:
+        print(line, file=sys.stderr)
+    print(f"error: {first}", file=sys.stderr, flush=True)
+    return code
+
+
+def set_up_logging() -> None:
+    """Log lines of ours from INFO, of libraries from ERROR: what concerns the user is said by us, once."""
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("vit_jax").setLevel(logging.INFO)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: warnings and errors only
+
+
+def main() -> NoReturn:
+    """The `vit-jax` command: `vit-jax train …` is `python -m vit_jax.train …`."""
+    argv = sys.argv[1:]
+    listing = "commands: " + ", ".join(COMMANDS)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(f"usage: vit-jax COMMAND …\n{listing}\nvit-jax COMMAND --help says more")
+        sys.exit(EXIT_OK)
+    command, *rest = argv
+    if command not in COMMANDS:
+        sys.exit(_report(str(UsageError(f"unknown command {command!r}", known_names(command, COMMANDS))), EXIT_REFUSED))
+    run(importlib.import_module(COMMANDS[command]).main, rest)

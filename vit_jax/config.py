@@ -1,0 +1,182 @@
+"""Loading configurations: a file or a shipped name, an argument, overrides from the command line."""
+
+import importlib.util
+import inspect
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vit_jax.errors import UsageError, known_names
+
+DURATION_UNITS = ("steps", "epochs", "examples")
+
+_PACKAGE = Path(__file__).parent
+
+
+def shipped_configs() -> Path:
+    """Folder of the configs that come with the project: beside the package in a clone, inside it in a wheel."""
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
+
+
+def base_config() -> ConfigDict:
+    """A fresh copy of `configs/base.py`: every key with its default, locked."""
+    return _run_file(shipped_configs() / "base.py", None)
+
+
+def load(spec: str) -> ConfigDict:
+    """Loads `PATH[:ARG]` or `NAME[:ARG]` of a shipped config, without overrides.
+
+    Raises:
+      UsageError: no such file or name, a file without get_config, an argument that it doesn't take, or a
+        config that has keys which configs/base.py lacks.
+    """
+    name, colon, arg = _split_spec(spec)
+    return _run_file(_find(name), arg if colon else None)
+
+
+def _split_spec(spec: str) -> tuple[str, str, str]:
+    """Splits at the first colon after `.py`, else at the first colon."""
+    before, py, after = spec.partition(".py")
+    if py and (not after or after[0] == ":"):
+        return before + py, after[:1], after[1:]
+    return spec.partition(":")
+
+
+def _find(name: str) -> Path:
+    shipped = sorted(p.stem for p in shipped_configs().glob("[!_]*.py"))
+    if name.endswith(".py"):
+        path = Path(name)
+        if path.is_file():
+            return path
+        inside = shipped_configs() / path.name
+        if path.parent.name == "configs" and inside.is_file():
+            return inside  # `configs/quickstart.py` works from any directory
+        raise UsageError(f"no config file {name!r}", "shipped ones: " + ", ".join(shipped))
+    if name not in shipped:
+        raise UsageError(f"no shipped config {name!r}", known_names(name, shipped) + ", or give a path.py")
+    return shipped_configs() / f"{name}.py"
+
+
+def _run_file(path: Path, arg: str | None) -> ConfigDict:
+    module_spec = importlib.util.spec_from_file_location(f"vit_jax_config_{path.stem}", path)
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+        get_config = module.get_config
+    except UsageError:
+        raise
+    except Exception as e:
+        raise UsageError(f"config file {path} can't be loaded: {type(e).__name__}: {e}", "mend the file") from e
+    takes_arg = bool(inspect.signature(get_config).parameters)
+    if arg is not None and not takes_arg:
+        raise UsageError(f"config {path.name} takes no argument, got {arg!r}", f"leave out ':{arg}'")
+    try:
+        config = get_config() if arg is None else get_config(arg)
+    except UsageError:
+        raise
+    except (AttributeError, KeyError) as e:  # a locked ConfigDict refuses unknown keys this way
+        raise UsageError(f"config file {path}: {str(e).strip()}", "configs/base.py has every key") from e
+    except (TypeError, ValueError) as e:
+        raise UsageError(f"config file {path}: {e}", "configs/base.py has every key and its type") from e
+    return config.lock()
+
+
+def parse_argument(arg: str, defaults: Mapping[str, str], *, positional: str) -> dict[str, str]:
+    """Parses a config argument such as `B/16,aug=medium1`: one positional value and `key=value` pairs.
+
+    Raises:
+      UsageError: an unknown key, or two positional values.
+    """
+    values = dict(defaults)
+    seen: set[str] = set()
+    for part in filter(None, (p.strip() for p in arg.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            key, value = positional, part
+        if key not in values:
+            raise UsageError(f"unknown config argument {key!r}", known_names(key, values))
+        if key in seen:
+            raise UsageError(f"config argument {key!r} is given twice", "give it once")
+        seen.add(key)
+        values[key] = value
+    return values
+
+
+def keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """All dotted keys of the leaves."""
+    for name, value in config.items():
+        if isinstance(value, Mapping | ConfigDict):
+            yield from keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def check_key(config: ConfigDict, dotted: str) -> None:
+    """Raises UsageError, naming the nearest known key, unless `dotted` is a leaf of the config."""
+    known = list(keys(config))
+    if dotted in known:
+        return
+    inside = [k for k in known if k.startswith(dotted + ".")]
+    if inside:
+        raise UsageError(f"config key {dotted!r} is a group", "set one of " + ", ".join(inside))
+    raise UsageError(f"unknown config key {dotted!r}", known_names(dotted, known))
+
+
+def clear_other_units(config: ConfigDict, overridden: Iterable[str]) -> None:
+    """Unsets `total_epochs` where `total_steps` was given on the command line, and so for every duration."""
+    overridden = set(overridden)
+    for dotted in overridden:
+        stem, _, unit = dotted.rpartition("_")
+        if unit not in DURATION_UNITS or dotted not in set(keys(config)):
+            continue
+        for other in DURATION_UNITS:
+            sibling = f"{stem}_{other}"
+            if sibling not in overridden and sibling in set(keys(config)):
+                group, _, leaf = sibling.rpartition(".")
+                target = config
+                for name in filter(None, group.split(".")):
+                    target = target[name]
+                target[leaf] = None
+
+
+def to_dict(config: ConfigDict) -> dict[str, Any]:
+    """A plain nested dict that JSON can hold; tuples become lists."""
+    return json.loads(json.dumps(config.to_dict(), allow_nan=False))
+
+
+def from_dict(values: Mapping[str, Any]) -> ConfigDict:
+    """The config stored in a run's config.json: base.py's keys with the stored values; lists become tuples.
+
+    Keys that base.py has gained since keep their default.
+
+    Raises:
+      UsageError: a stored key that base.py no longer has.
+    """
+    config = base_config()
+    _update(config, values, "")
+    return config
+
+
+def _update(config: ConfigDict, values: Mapping[str, Any], prefix: str) -> None:
+    for name, value in values.items():
+        if name not in config:
+            raise UsageError(f"stored config key {prefix + name!r} is unknown", known_names(prefix + name, keys(config)))
+        if isinstance(value, Mapping):
+            _update(config[name], value, f"{prefix}{name}.")
+        else:
+            config[name] = tuple(value) if isinstance(value, list) else value
+
+
+def check_finite(config: ConfigDict) -> None:
+    """Raises UsageError for a NaN or infinite number anywhere: they can't be stored, and never help."""
+    for dotted in keys(config):
+        value: Any = config
+        for name in dotted.split("."):
+            value = value[name]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"config key {dotted!r} is {value}", "give a finite number")

@@ -1,0 +1,224 @@
+"""The training step and the evaluation step: pure functions of (state, batch), and the state they carry.
+
+`train`, `plan` and `bench` all compile these very functions. They know no config, file or mesh: shardings come
+in as callables.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+
+from vit_jax import losses, mixup
+
+PyTree = Any
+Batch = dict[str, jax.Array]
+
+# Purposes that random numbers are drawn for: key = fold_in(fold_in(seed, purpose), step).
+INIT, DROPOUT, MIXUP = range(3)
+
+
+@struct.dataclass
+class TrainState:
+    """What a checkpoint holds. No random state: keys are a function of (seed, purpose, step).
+
+    Attributes:
+      step: int32 [], batches seen.
+      params: the model's parameters, float32.
+      opt_state: the optimizer's state.
+      skipped: int32 [], updates left out because they were not finite.
+      skipped_in_a_row: int32 [], of those, the ones since the last good update.
+    """
+
+    step: jax.Array
+    params: PyTree
+    opt_state: PyTree
+    skipped: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a step computes besides the model and the optimizer.
+
+    Attributes:
+      num_classes: K.
+      loss: (logits [B, K], targets [B, K]) -> [B], with label smoothing; see losses.make_loss.
+      eval_loss: the same without smoothing.
+      mixup_alpha: of the Beta distribution; 0 turns mixup off.
+      accum_steps: micro-batches per update.
+      seed: of dropout and mixup.
+      mean, std: per channel, in uint8 units: the model's input is (image - mean) / std.
+    """
+
+    num_classes: int
+    loss: losses.Loss
+    eval_loss: losses.Loss
+    mixup_alpha: float
+    accum_steps: int
+    seed: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def purpose_key(seed: int, purpose: int, step: jax.Array | int) -> jax.Array:
+    """The key of one purpose at one step, a function of nothing else."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
+
+
+def init_state(
+    model: nn.Module, optimizer: optax.GradientTransformation, image_shape: tuple[int, int, int], seed: int
+) -> TrainState:
+    """The state before the first step, for images of `image_shape` [H, W, C]. Traceable; see create_state."""
+    images = jnp.zeros((1, *image_shape), jnp.float32)
+    params = model.init(purpose_key(seed, INIT, 0), images)["params"]
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, optimizer.init(params), zero, zero)
+
+
+def create_state(init: Callable[[], TrainState], shardings: PyTree) -> TrainState:
+    """Creates the state where it will live: no device ever holds an unsharded copy.
+
+    Args:
+      init: init_state with its arguments bound.
+      shardings: a NamedSharding for every leaf of jax.eval_shape(init).
+    """
+    return jax.jit(init, out_shardings=shardings)()
+
+
+def normalize(images: jax.Array, task: Task) -> jax.Array:
+    """uint8 [B, H, W, C] -> float32 as the model expects it."""
+    mean = jnp.asarray(task.mean, jnp.float32).reshape(1, 1, 1, -1)
+    std = jnp.asarray(task.std, jnp.float32).reshape(1, 1, 1, -1)
+    return (images.astype(jnp.float32) - mean) / std
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable[[jax.Array], jax.Array],
+    task: Task,
+    constrain_params: Callable[[PyTree], PyTree] = lambda tree: tree,
+    constrain_micro_batches: Callable[[PyTree], PyTree] = lambda tree: tree,
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One optimizer update.
+
+    Order: normalise, mixup over the global batch, gradients (summed over micro-batches in float32), one clip and
+    one update on the mean gradient. A non-finite loss or gradient leaves parameters and optimizer state as they
+    were and is counted.
+
+    Args:
+      state: before the update.
+      batch: image uint8 [B, H, W, C]; label int32 [B] or float32 [B, K]; mask float32 [B], 0 for a row that
+        doesn't count.
+      model, optimizer, task: see there.
+      schedule: learning rate by number of updates made, for the log only.
+      constrain_params: pins gradients to the shardings of the parameters.
+      constrain_micro_batches: pins [accum, B / accum, ...] so that every micro-batch is spread over all devices.
+
+    Returns:
+      The state after it, and float32 scalars: loss, lr, grad_norm (before clipping), param_norm, skipped,
+      skipped_in_a_row, examples.
+    """
+    images = normalize(batch["image"], task)
+    targets = losses.to_targets(batch["label"], task.num_classes)
+    mask = batch["mask"]
+    if task.mixup_alpha > 0:
+        key = purpose_key(task.seed, MIXUP, state.step)
+        images, targets, mask = mixup.mixup(key, images, targets, mask, alpha=task.mixup_alpha)
+    count = jnp.maximum(mask.sum(), 1.0)
+    dropout_key = purpose_key(task.seed, DROPOUT, state.step)
+
+    def loss_fn(params: PyTree, micro: Batch, key: jax.Array) -> jax.Array:
+        logits, _ = model.apply({"params": params}, micro["image"], train=True, rngs={"dropout": key})
+        per_example = task.loss(logits, micro["target"])
+        return jnp.sum(per_example * micro["mask"]) / count  # a share of the global mean, so shares add up
+
+    whole = {"image": images, "target": targets, "mask": mask}
+    loss, grads = _accumulate(jax.value_and_grad(loss_fn), state.params, whole, dropout_key, task.accum_steps,
+                              constrain_micro_batches)  # fmt: skip
+    grads = constrain_params(grads)
+
+    grad_norm = optax.global_norm(grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    params, opt_state = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+    )
+    new_state = TrainState(
+        step=state.step + 1,
+        params=params,
+        opt_state=opt_state,
+        skipped=state.skipped + jnp.where(finite, 0, 1),
+        skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+    )
+    metrics = {
+        "loss": loss,
+        "lr": schedule(state.step - state.skipped),  # the optimizer counts the updates that it made
+        "grad_norm": grad_norm,
+        "param_norm": optax.global_norm(params),
+        "skipped": new_state.skipped.astype(jnp.float32),
+        "skipped_in_a_row": new_state.skipped_in_a_row.astype(jnp.float32),
+        "examples": mask.sum(),
+    }
+    return new_state, metrics
+
+
+def _accumulate(
+    value_and_grad: Callable[[PyTree, Batch, jax.Array], tuple[jax.Array, PyTree]],
+    params: PyTree,
+    batch: Batch,
+    key: jax.Array,
+    accum_steps: int,
+    constrain: Callable[[PyTree], PyTree],
+) -> tuple[jax.Array, PyTree]:
+    """Sums loss and gradients over micro-batches, one at a time.
+
+    Micro-batch j holds rows j, j + accum, j + 2 accum, ...: each device's contiguous rows give it an equal share
+    of every micro-batch, so nothing moves between devices.
+    """
+    if accum_steps == 1:
+        return value_and_grad(params, batch, key)
+
+    def split(x: jax.Array) -> jax.Array:
+        return jnp.swapaxes(x.reshape(x.shape[0] // accum_steps, accum_steps, *x.shape[1:]), 0, 1)
+
+    micro_batches = constrain(jax.tree.map(split, batch))
+
+    def add(total: tuple[jax.Array, PyTree], xs: tuple[jax.Array, Batch]) -> tuple[tuple[jax.Array, PyTree], None]:
+        index, micro = xs
+        part = value_and_grad(params, micro, jax.random.fold_in(key, index))
+        return jax.tree.map(jnp.add, total, part), None
+
+    zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
+    total, _ = jax.lax.scan(add, zeros, (jnp.arange(accum_steps), micro_batches))
+    return total
+
+
+def eval_step(params: PyTree, batch: Batch, *, model: nn.Module, task: Task) -> dict[str, jax.Array]:
+    """Sums over the rows of a batch that count (mask 1), float32 scalars.
+
+    Returns:
+      correct: rows whose top class is (among) the label's; loss: cross-entropy without smoothing; count: rows
+      with a mask; labelled: of those, the rows with at least one class (the denominator of the accuracy).
+    """
+    logits, _ = model.apply({"params": params}, normalize(batch["image"], task), train=False)
+    targets = losses.to_targets(batch["label"], task.num_classes)
+    mask = batch["mask"]
+    correct, labelled = losses.top1_correct(logits, targets)
+    return {
+        "correct": jnp.sum(correct * mask),
+        "labelled": jnp.sum(labelled * mask),
+        "loss": jnp.sum(task.eval_loss(logits, targets) * mask),
+        "count": jnp.sum(mask),
+    }
