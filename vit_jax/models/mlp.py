@@ -1,0 +1,33 @@
+"""The two-layer perceptron of a Transformer block, also used by the attention-pooling head."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+# The published Google checkpoints use the tanh form, timm and Hugging Face erf: up to 5e-4 apart.
+GELU = {
+    "tanh": functools.partial(nn.gelu, approximate=True),
+    "erf": functools.partial(nn.gelu, approximate=False),
+}
+
+
+class Mlp(nn.Module):
+    """[B, N, D] -> dense -> GELU -> dense -> [B, N, D]; dropout after each dense layer."""
+
+    mlp_dim: int
+    gelu: str = "tanh"
+    dropout: float = 0.0
+    train: bool = False
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        D = x.shape[-1]
+        drop = nn.Dropout(self.dropout, deterministic=not self.train)
+        init = {"kernel_init": nn.initializers.xavier_uniform(), "bias_init": nn.initializers.normal(1e-6)}
+        x = nn.Dense(self.mlp_dim, dtype=self.dtype, name="fc1", **init)(x)
+        x = drop(GELU[self.gelu](x))
+        x = nn.Dense(D, dtype=self.dtype, name="fc2", **init)(x)
+        return drop(x)
