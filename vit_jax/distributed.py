@@ -1,0 +1,218 @@
+"""Processes: start-up, barriers, preemption and exit codes.
+
+`initialize` comes before any other jax call, in a single process too: jax's coordination service is what
+turns SIGTERM into a flag that all processes see at the same step. Without it the signal kills at once.
+"""
+
+import importlib.util
+import logging
+import os
+import socket
+import threading
+
+import jax
+from jax.experimental import multihost_utils
+
+from vit_jax.errors import UsageError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_REFUSED = 2  # before any work: flags, config, data, workdir
+EXIT_PREEMPTED = 42  # saved, and wants to be started again
+
+_log = logging.getLogger(__name__)
+
+# One process can't lose a peer, but it can be suspended (laptop lid, Ctrl-Z) for any time: 100 days.
+_HEARTBEAT_ALONE_S = 100 * 24 * 3600
+
+_ADDRESS, _COUNT, _ID = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+
+
+def initialize(*, init_timeout_s: int, heartbeat_timeout_s: int, shutdown_timeout_s: int) -> None:
+    """Join the processes of this run; the first jax call of the program.
+
+    In order: `JAX_COORDINATOR_ADDRESS` (host:port), `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`; a cluster jax
+    knows (SLURM under srun, Open MPI, TPU pods, indexed Kubernetes jobs); else one process alone.
+    `JAX_NUM_PROCESSES=1` by itself forces the last. Times are in seconds.
+
+    Raises:
+      UsageError: variables incomplete or senseless, or an address that can't be used.
+
+    When the others don't come within `init_timeout_s` jax aborts the process (134); a warning says so before.
+    """
+    if jax.distributed.is_initialized():
+        return
+    explicit = _from_environment()
+    if explicit is not None:
+        address, count, process_id = explicit
+        _connect(
+            f"process {process_id} of {count}",
+            init_timeout_s,
+            dict(coordinator_address=address, num_processes=count, process_id=process_id),
+            heartbeat_timeout_s,
+            shutdown_timeout_s,
+        )
+    elif os.environ.get(_COUNT) != "1" and _in_cluster():
+        _connect("this process", init_timeout_s, {}, heartbeat_timeout_s, shutdown_timeout_s)
+    else:
+        _initialize_alone(shutdown_timeout_s)
+
+
+def is_main() -> bool:
+    """Whether this is process 0, which writes logs and records."""
+    return jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+    """Wait until every process stands at the barrier of this name; nothing in a single process."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def preempted(step: int) -> bool:
+    """Whether to save now and leave: some process got SIGTERM, and all say True at the same step.
+
+    Call it at every step, with the same numbers, on all processes. The signal is noticed one to two seconds
+    after it came. Always False before `initialize`.
+    """
+    return bool(multihost_utils.reached_preemption_sync_point(step))
+
+
+def shutdown() -> None:
+    """Leave the run in order; does nothing before `initialize`.
+
+    To be called once all arrays are done with and only on the way out of a run that ended well: after a
+    failure on one process the others won't come to this meeting.
+    """
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
+def _from_environment() -> tuple[str, int, int] | None:
+    given = {name: os.environ[name] for name in (_ADDRESS, _COUNT, _ID) if os.environ.get(name)}
+    if given.keys() == {_COUNT} and given[_COUNT] == "1":
+        return None
+    if _COUNT not in given and _ID not in given and (not given or _in_cluster()):
+        return None  # jax reads the address itself, the cluster tells the rest
+    missing = [name for name in (_ADDRESS, _COUNT, _ID) if name not in given]
+    if missing:
+        raise UsageError(
+            f"{', '.join(given)} is set but {', '.join(missing)} is not",
+            f"set {_ADDRESS}=host:port, {_COUNT} and {_ID} together, or none of them",
+        )
+    numbers = {}
+    for name in (_COUNT, _ID):
+        if not given[name].isdecimal():
+            raise UsageError(f"{name}={given[name]!r} is not a number", f"set {name} to a whole number")
+        numbers[name] = int(given[name])
+    count, process_id = numbers[_COUNT], numbers[_ID]
+    if process_id >= count:
+        raise UsageError(
+            f"{_ID}={process_id} does not fit {_COUNT}={count}", f"processes count from 0 to {_COUNT} - 1"
+        )
+    host, colon, port = given[_ADDRESS].rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"{_ADDRESS}={given[_ADDRESS]!r} is no host:port", "for example 10.0.0.2:8476")
+    return given[_ADDRESS], count, process_id
+
+
+def _in_cluster() -> bool:
+    """Whether jax should find its processes by itself. Marks that a lone process shows too don't count."""
+    env = os.environ
+    slurm = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+    if all(name in env for name in slurm) and env["SLURM_NTASKS"] != "1":
+        return True
+    if "OMPI_MCA_orte_hnp_uri" in env and env.get("OMPI_COMM_WORLD_SIZE") != "1":
+        return True
+    if "," in env.get("TPU_WORKER_HOSTNAMES", "") or "," in env.get("TPU_PROCESS_ADDRESSES", ""):
+        return True
+    if "MEGASCALE_COORDINATOR_ADDRESS" in env:
+        return True
+    if "JOB_COMPLETION_INDEX" in env and "KUBERNETES_SERVICE_HOST" in env:
+        return importlib.util.find_spec("kubernetes") is not None
+    return _on_tpu_vm()
+
+
+def _on_tpu_vm() -> bool:
+    """A Cloud TPU VM tells its slice through the metadata server alone: ask jax's own table of chips."""
+    if importlib.util.find_spec("libtpu") is None or os.environ.get("TPU_SKIP_MDS_QUERY"):
+        return False
+    try:
+        from jax._src import hardware_utils  # private, and may move
+
+        return hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
+    except (ImportError, AttributeError):
+        return False
+
+
+def _connect(who: str, init_timeout_s: int, where: dict, heartbeat_s: int, shutdown_s: int) -> None:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    at = f" at {where['coordinator_address']}" if where else ""
+    # When time is up jax aborts (134) with nothing but its own stack, so this is said before.
+    patience_s = min(30.0, init_timeout_s / 2)
+    reminder = threading.Timer(
+        patience_s,
+        _log.warning,
+        (
+            "%s still waits for the other processes%s after %.0f s, and gives up after %d s: start the same "
+            "command on every host",
+            who,
+            at,
+            patience_s,
+            init_timeout_s,
+        ),
+    )
+    reminder.daemon = True
+    reminder.start()
+    try:
+        jax.distributed.initialize(
+            **where,
+            # The three numbers are known: don't let a scheduler's marks hide devices from this process.
+            cluster_detection_method="deactivate" if where else None,
+            initialization_timeout=init_timeout_s,
+            heartbeat_timeout_seconds=heartbeat_s,
+            shutdown_timeout_seconds=shutdown_s,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"{who} can't meet the others{at}: {_first_line(error)}",
+            f"start the same command on every host, and check that {_ADDRESS} is reachable from all",
+        ) from error
+    finally:
+        reminder.cancel()
+
+
+def _initialize_alone(shutdown_timeout_s: int) -> None:
+    # A proxy for the outer world must not be asked for a service of this very machine.
+    around = [os.environ[n] for n in ("no_grpc_proxy", "no_proxy") if os.environ.get(n)][:1]
+    os.environ["no_grpc_proxy"] = ",".join([*around, "127.0.0.1"])  # noqa: SIM112  (gRPC reads this case)
+    jax.config.update("jax_check_proxy_envs", False)
+    attempts = 3  # another program may take the free port before jax does
+    for attempt in range(attempts):
+        address = f"127.0.0.1:{_free_port()}"
+        try:
+            jax.distributed.initialize(
+                coordinator_address=address,
+                coordinator_bind_address=address,
+                num_processes=1,
+                process_id=0,
+                cluster_detection_method="deactivate",
+                heartbeat_timeout_seconds=_HEARTBEAT_ALONE_S,
+                shutdown_timeout_seconds=shutdown_timeout_s,
+            )
+            return
+        except RuntimeError as error:
+            jax.distributed.shutdown()
+            if attempt + 1 == attempts or "must be called before" in str(error):
+                raise
+            _log.info("port of %s was taken, trying another: %s", address, _first_line(error))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
