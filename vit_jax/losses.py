@@ -25,7 +25,7 @@ def softmax_xent(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def sigmoid_xent(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Binary cross-entropy **summed** over the classes, as for JFT and ImageNet-21k (ViT, section 4.1).
+    """Binary cross-entropy **summed** over the classes, as for JFT and ImageNet-21k (ViT, table 3).
 
     Args:
       logits: [B, K], any float dtype; computed in float32.
