@@ -8,19 +8,19 @@ from vit_jax.errors import UsageError
 
 def mixup(
     key: jax.Array, images: jax.Array, targets: jax.Array, mask: jax.Array, alpha: float
-) -> tuple[jax.Array, jax.Array]:
-    """Mixup with one weight per step: max(a, 1 - a), a ~ Beta(alpha, alpha) , as AugReg trains.
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Mixup with one weight per step: max(a, 1 - a), a ~ Beta(alpha, alpha), as AugReg trains.
 
     Every example is blended with the one before it in the *global* batch, so the result is the same on any
     mesh, for any batch size; a single example stays as it is. A masked example (padding, unreadable image)
-    is nobody's partner: its neighbour stays unmixed, and so does it.
+    is nobody's partner: its neighbour stays unmixed, so no blank pixels and no missing label leak into it.
 
     Args:
       images: [B, ...] float. targets: [B, K] float. mask: [B], 1 for real examples.
       alpha: 0 turns mixup off.
 
     Returns:
-      images and targets, same shapes and dtypes.
+      images and targets, same shapes and dtypes, and the mask of rows that count: here the one given.
 
     Raises:
       UsageError: negative alpha.
@@ -28,10 +28,10 @@ def mixup(
     if alpha < 0:
         raise UsageError(f"mixup alpha is {alpha}", "give 0 (off) or a positive number")
     if alpha == 0 or images.shape[0] == 1:
-        return images, targets
+        return images, targets, mask
     a = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
     weight = partner_weight(jnp.maximum(a, 1 - a), mask)
-    return blend(images, weight), blend(targets, weight)
+    return blend(images, weight), blend(targets, weight), mask
 
 
 def partner_weight(weight: jax.Array, mask: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ def make_schedule(
     Decay, with p going from 0 to 1 between warmup_steps and total_steps:
       constant: peak.
       cosine: peak (1 + cos(pi p)) / 2.
-      linear, polynomial: linear_end + (peak - linear_end) (1 - p)^power; linear: power 1, and ViT ends at 1e-5.
+      linear, polynomial: linear_end + (peak - linear_end) (1 - p)^power; linear: power 1; ViT ends at 1e-5.
       rsqrt: peak / sqrt(1 + (step - warmup_steps + shift) / timescale); the part in step is 0 during warm-up
         (Scaling ViT, which adds a cool-down).
       stair: peak x factors[i] from step boundaries[i] on.
