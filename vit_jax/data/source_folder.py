@@ -1,0 +1,164 @@
+"""`folder:ROOT`: images in ROOT/SPLIT/CLASS/, or in ROOT/CLASS/ when ROOT has no split folders.
+
+- Classes are the first-level folders, in the order of their names as strings (so "10" before "2").
+  Images in folders below count for the first-level folder.
+- Within a class the order is that of the relative paths as bytes. Names are kept byte for byte.
+- Hidden files and folders (leading dot), `__MACOSX` and files of other extensions are ignored.
+- A root without split folders has one split, `all`; it also serves a default split.
+
+Millions of files: names live in one bytes object per class set, places in one numpy array.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from vit_jax.data.decode import BadImage
+from vit_jax.data.source import Catalog, ClassMap, Example, Source, shorten
+from vit_jax.errors import UsageError
+
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+    ".pnm",
+)  # fmt: skip
+_EXTENSIONS = frozenset(e.encode() for e in EXTENSIONS)
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
+# A root with one of these has splits; without any, its folders are the classes.
+SPLIT_NAMES = (
+    "train", "training", "val", "valid", "validation", "dev", "minival", "test", "testing", "eval",
+)  # fmt: skip
+_LAYOUT = "images belong in ROOT/SPLIT/CLASS/ or ROOT/CLASS/"
+
+
+class FolderCatalog(Catalog):
+    """The splits of one root folder."""
+
+    def __init__(self, location: str) -> None:
+        self.root = os.path.expanduser(location)
+        if self.root.lower().endswith(_ARCHIVES) and not os.path.isdir(self.root):
+            raise UsageError(f"folder:{location} is an archive, which isn't supported", "unpack it first")
+        if not os.path.isdir(self.root):
+            raise UsageError(f"folder:{location}: no such folder", "check the path; " + _LAYOUT)
+        self._folders = tuple(os.fsdecode(name) for name in _subfolders(os.fsencode(self.root)))
+        named = tuple(name for name in self._folders if name.lower() in SPLIT_NAMES)
+        self.splits = named or ("all",)
+
+    def has(self, split: str) -> bool:
+        return split in self.splits or split in self._folders
+
+    def remedy(self, split: str) -> str:
+        if self.splits == ("all",):
+            return f"{self.root} has class folders only: use @all, or a part such as @all[:90%]"
+        return super().remedy(split)
+
+    def open(self, split: str, classes: Sequence[str] | None) -> Source:
+        flat = split == "all" and self.splits == ("all",) and split not in self._folders
+        path = self.root if flat else os.path.join(self.root, split)
+        return FolderSource(f"folder:{self.root}", split, path, classes)
+
+
+class FolderSource(Source):
+    """The images below PATH/CLASS/. Files are read when asked for."""
+
+    def __init__(self, spec: str, split: str, path: str, classes: Sequence[str] | None) -> None:
+        self.spec, self.split = spec, split
+        self._root = os.fsencode(path)
+        folders = _subfolders(self._root)
+        blobs, lengths, counts = [], [], []
+        for folder in folders:
+            names = sorted(_images(os.path.join(self._root, folder)))
+            blobs.append(b"".join(names))
+            lengths.append(np.fromiter(map(len, names), np.uint16, len(names)))
+            counts.append(len(names))
+        if sum(counts) == 0:
+            raise _nothing_found(path, folders)
+        self._folders = folders
+        self._blob = b"".join(blobs)
+        self._name_ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+        self._class_ends = np.cumsum(counts, dtype=np.int64)
+        self._class_map(counts, classes, path)
+
+    def _class_map(self, counts: list[int], classes: Sequence[str] | None, path: str) -> None:
+        """Labels by name. An empty folder that the run's class map lacks does no harm."""
+        known = None if classes is None else set(classes)
+        own = [os.fsdecode(f) for f in self._folders]
+        kept = [i for i, name in enumerate(own) if known is None or name in known or counts[i]]
+        class_map = ClassMap([own[i] for i in kept], classes, path)
+        class_map.warn_absent(np.asarray([counts[i] for i in kept]), path)
+        self.classes = class_map.classes
+        self._table = np.full(len(own), -1, np.int32)
+        self._table[kept] = class_map.table
+
+    def __len__(self) -> int:
+        return len(self._name_ends)
+
+    def __getitem__(self, index: int) -> Example:
+        path, own = self._path(index)
+        name = os.fsdecode(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as e:
+            raise BadImage(name, f"can't be read: {e.strerror}") from e
+        return Example(data, int(self._table[own]), name)
+
+    def _path(self, index: int) -> tuple[bytes, int]:
+        """Path of an example and its folder's number."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        own = int(np.searchsorted(self._class_ends, index, side="right"))
+        start = int(self._name_ends[index - 1]) if index else 0
+        name = self._blob[start : int(self._name_ends[index])]
+        return os.path.join(self._root, self._folders[own], name), own
+
+    def memory_bytes(self) -> int:
+        return len(self._blob) + self._name_ends.nbytes + self._class_ends.nbytes
+
+    def labels(self) -> np.ndarray:
+        return np.repeat(self._table, np.diff(self._class_ends, prepend=0))
+
+
+def _ignored(name: bytes) -> bool:
+    return name.startswith(b".") or name == b"__MACOSX"
+
+
+def _subfolders(path: bytes) -> list[bytes]:
+    """Names of the visible folders in a folder, sorted."""
+    with os.scandir(path) as entries:
+        return sorted(e.name for e in entries if not _ignored(e.name) and e.is_dir())
+
+
+def _images(path: bytes, prefix: bytes = b"", above: tuple[str, ...] = ()) -> Iterator[bytes]:
+    """Paths of the images below `path`, relative to it, in no order. Follows links, but not in circles."""
+    real = os.path.realpath(path)
+    if real in above:
+        return
+    folders = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if _ignored(entry.name):
+                continue
+            # A dead link counts as a file: it fails by name when read, instead of going missing here.
+            if entry.is_dir():
+                folders.append(entry.name)
+            elif os.path.splitext(entry.name)[1].lower() in _EXTENSIONS:
+                yield prefix + entry.name
+    for name in folders:
+        yield from _images(os.path.join(path, name), prefix + name + b"/", (*above, real))
+
+
+def _nothing_found(path: str, folders: list[bytes]) -> UsageError:
+    """The error for a split without images: says what was searched and what lies there instead."""
+    names = os.listdir(path)
+    archives = sorted(n for n in names if n.lower().endswith(_ARCHIVES))
+    loose = sum(os.path.splitext(n)[1].lower() in EXTENSIONS and not n.startswith(".") for n in names)
+    searched = f"{len(folders)} class folders" + (
+        f" ({shorten([os.fsdecode(f) for f in folders])})" if folders else ""
+    )
+    what = f"no images in {path}: searched {searched} for files ending in {' '.join(EXTENSIONS)}, in any case"
+    if archives:
+        return UsageError(what, f"archives aren't supported, unpack {archives[0]} first")
+    if loose:
+        return UsageError(what, f"{loose} images lie beside the class folders; {_LAYOUT}")
+    return UsageError(what, _LAYOUT)

@@ -1,0 +1,109 @@
+"""Data sets by name: `KIND[:LOCATION][@SPLIT]`, for example `folder:/data/flowers@train[:90%]`.
+
+| kind | location |
+|---|---|
+| `digits` | none: scikit-learn's handwritten digits |
+| `folder` | folder of SPLIT/CLASS/ images |
+| `idx` | folder of MNIST-style IDX files |
+| `arrayrecord` | folder written by `prepare` |
+| `tfds` | NAME[/CONFIG][:VERSION], prepared on disk as ArrayRecord |
+
+SPLIT is an expression as in TFDS (see `splits`); `all` means every split, `train` first.
+"""
+
+from collections.abc import Callable, Sequence
+
+from vit_jax.data.source import Catalog, Example, Source, SourceView
+from vit_jax.data.source_digits import DigitsCatalog
+from vit_jax.data.source_folder import FolderCatalog
+from vit_jax.data.splits import Term, parse_split
+from vit_jax.errors import UsageError, known_names
+
+__all__ = ["KINDS", "Catalog", "Example", "Source", "open_catalog", "open_source", "parse_spec"]
+
+KINDS: dict[str, Callable[[str], Catalog]] = {
+    "digits": DigitsCatalog,
+    "folder": FolderCatalog,
+}
+_NO_LOCATION = ("digits",)
+
+
+def parse_spec(spec: str) -> tuple[str, str, str | None]:
+    """`folder:PATH@train[:90%]` as (kind, location, split expression or None).
+
+    An `@` begins a split unless a `/` follows it, so paths may hold one.
+
+    Raises:
+      UsageError: unknown kind, or a location missing or too much.
+    """
+    whole, at, split = spec.rpartition("@")
+    if not at or "/" in split:
+        whole, split = spec, None
+    kind, _, location = whole.partition(":")
+    if kind not in KINDS:
+        raise UsageError(f"data {spec!r}: unknown kind {kind!r}", known_names(kind, KINDS))
+    if kind in _NO_LOCATION and location:
+        raise UsageError(f"data {spec!r}: {kind} takes no location", f"write {kind!r}")
+    if kind not in _NO_LOCATION and not location:
+        raise UsageError(f"data {spec!r}: {kind} needs a location", f"write '{kind}:LOCATION'")
+    return kind, location, split
+
+
+def open_catalog(spec: str) -> Catalog:
+    """The data set of a spec, whatever its split. UsageError when it isn't there."""
+    kind, location, _ = parse_spec(spec)
+    return KINDS[kind](location)
+
+
+def open_source(spec: str, *, default_split: str, classes: Sequence[str] | None = None) -> Source:
+    """Opens a data set's split for random access.
+
+    Args:
+      spec: `KIND[:LOCATION][@SPLIT]`.
+      default_split: the split when the spec names none.
+      classes: the run's class map; labels are mapped to it by name. None (for the training split):
+        the data set's own classes, those of `train` where the expression holds it.
+
+    Raises:
+      UsageError: nothing there, unknown or empty split, or a class which `classes` lacks.
+    """
+    kind, location, expression = parse_spec(spec)
+    catalog = KINDS[kind](location)
+    name = f"{kind}:{location}" if location else kind
+    if expression is None:
+        expression = default_split
+        if not catalog.has(default_split) and catalog.splits == ("all",):
+            expression = "all"
+    terms = _expand(catalog, parse_split(expression), name)
+    whole: dict[str, Source] = {}
+    for split in sorted({t.name for t in terms}, key=_train_first):
+        whole[split] = catalog.open(split, classes)
+        classes = whole[split].classes
+    ranges = []
+    for term in terms:
+        start, stop = term.range(len(whole[term.name]))
+        if start < stop:
+            ranges.append((whole[term.name], start, stop))
+    if not ranges:
+        sizes = ", ".join(f"{split} has {len(source)}" for split, source in whole.items())
+        raise UsageError(f"data {name}: empty split {expression!r}", f"{sizes} examples")
+    if len(ranges) == 1 and ranges[0][1:] == (0, len(ranges[0][0])):
+        return ranges[0][0]
+    return SourceView(name, expression, ranges)
+
+
+def _train_first(split: str) -> tuple[bool, str]:
+    return split != "train", split
+
+
+def _expand(catalog: Catalog, terms: Sequence[Term], name: str) -> list[Term]:
+    """Checks the terms' splits, and writes `all` as the splits it stands for."""
+    out: list[Term] = []
+    for term in terms:
+        if catalog.has(term.name):
+            out.append(term)
+        elif term.name == "all":
+            out += [Term(s, term.start, term.stop) for s in sorted(catalog.splits, key=_train_first)]
+        else:
+            raise UsageError(f"data {name}: no split {term.name!r}", catalog.remedy(term.name))
+    return out
