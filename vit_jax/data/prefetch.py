@@ -1,5 +1,6 @@
 """From host batches to arrays on the devices, one thread ahead of the training step."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -105,11 +106,12 @@ class DevicePrefetch(Iterator[dict[str, jax.Array]]):
         if self._ended is None:
             self._ended = StopIteration()
         self._thread.join(timeout=_JOIN_SECONDS)
-        while True:
-            try:
+        with contextlib.suppress(queue.Empty):
+            while True:
                 self._ready.get_nowait()
-            except queue.Empty:
-                return
+        # Another thread may still wait in `next`.
+        with contextlib.suppress(queue.Full):
+            self._ready.put_nowait(self._ended)
 
     def __enter__(self) -> "DevicePrefetch":
         return self
