@@ -29,7 +29,7 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
 def vit_forward_flops(
     *,
     image_size: tuple[int, int],
-    patch_size: int,
+    patch_size: int | tuple[int, int],
     channels: int,
     width: int,
     depth: int,
@@ -43,9 +43,10 @@ def vit_forward_flops(
     The number of heads doesn't matter. `pool` as in the model: "tok" and "tok_gap" add a class token, "map"
     an attention head with one probe, "none" classifies every token.
     """
-    patches = (image_size[0] // patch_size) * (image_size[1] // patch_size)
+    down, across = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    patches = (image_size[0] // down) * (image_size[1] // across)
     tokens = patches + (pool in ("tok", "tok_gap"))
-    embed = 2 * patches * patch_size**2 * channels * width
+    embed = 2 * patches * down * across * channels * width
     projections = 8 * tokens * width**2  # query, key, value, out
     attention = 4 * tokens**2 * width  # scores and weighted sum
     mlp = 4 * tokens * width * mlp_dim

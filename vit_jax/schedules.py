@@ -52,6 +52,8 @@ def make_schedule(
     _check_steps(total_steps, warmup_steps, cooldown_steps)
     if not (peak >= 0 and math.isfinite(peak)):
         raise UsageError(f"optim.lr is {peak}", "give a number of at least 0")
+    if not (linear_end >= 0 and math.isfinite(linear_end)):
+        raise UsageError(f"schedule_end_lr is {linear_end}", "give a number of at least 0")
     decay = _decay(
         name, peak, total_steps, warmup_steps, linear_end, power, timescale, shift, boundaries, factors
     )
@@ -100,19 +102,24 @@ def _decay(
     def progress(s: jax.Array) -> jax.Array:
         return jnp.clip((s - warmup_steps) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
 
+    def remaining(s: jax.Array) -> jax.Array:  # rather than 1 - progress: exactly 0 at the end
+        return jnp.clip((total_steps - s) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
+
     if name == "constant":
         return lambda s: jnp.full_like(s, peak)
     if name == "cosine":
         return lambda s: peak * 0.5 * (1.0 + jnp.cos(math.pi * progress(s)))
     if name == "linear":
-        return lambda s: linear_end + (peak - linear_end) * (1.0 - progress(s))
+        return lambda s: linear_end + (peak - linear_end) * remaining(s)
     if name == "polynomial":
         if power is None or not power > 0:
             raise UsageError(f"schedule 'polynomial' has power {power}", "give a positive power")
-        return lambda s: linear_end + (peak - linear_end) * (1.0 - progress(s)) ** power
+        return lambda s: linear_end + (peak - linear_end) * remaining(s) ** power
     if name == "rsqrt":
         if timescale is None or not timescale > 0:
-            raise UsageError(f"schedule 'rsqrt' has timescale {timescale}", "give a positive number of steps")
+            raise UsageError(
+                f"schedule_timescale_steps is {timescale}", "'rsqrt' needs a positive number of steps"
+            )
         if shift < 0:
             raise UsageError(f"schedule 'rsqrt' has shift {shift}", "give 0 or a positive number of steps")
         return lambda s: peak / jnp.sqrt(1.0 + (jnp.maximum(s - warmup_steps, 0.0) + shift) / timescale)

@@ -1,0 +1,88 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vit_jax.flops import peak_flops, vit_forward_flops
+from vit_jax.models import create_model
+from vit_jax.models.variants import variant_fields
+
+# GFLOPs at 224 and 384 px, "Scaling Vision Transformers" (arXiv 2106.04560), table 2. Their g and G run at other
+# sizes of the grid when fine-tuned, so only 224 px stands here for them.
+PAPER = [
+    ("B/32", 224, 8.7),
+    ("B/32", 384, 26.0),
+    ("S/16", 224, 9.2),
+    ("S/16", 384, 31.2),
+    ("B/16", 224, 35.1),
+    ("B/16", 384, 111.3),
+    ("L/16", 224, 122.9),
+    ("L/16", 384, 382.8),
+    ("g/14", 224, 533.1),
+    ("G/14", 224, 965.3),
+]
+
+
+def forward(name, size, *, num_classes=1000, pool="tok", rep_size=0):
+    fields = variant_fields(name)
+    shape = {k: fields[k] for k in ("patch_size", "width", "depth", "mlp_dim")}
+    return vit_forward_flops(
+        image_size=(size, size), channels=3, num_classes=num_classes, pool=pool, rep_size=rep_size, **shape
+    )
+
+
+@pytest.mark.parametrize(("name", "size", "gflops"), PAPER)
+def test_table_of_the_paper(name, size, gflops):
+    assert forward(name, size) / 1e9 == pytest.approx(gflops, rel=0.02)
+
+
+@pytest.mark.parametrize("pool", ["tok", "gap", "map", "none"])
+def test_the_compiler_counts_the_same_products(pool):
+    """Independent of the formula: XLA's count of a small unrolled model, whose matmuls dominate."""
+    shape = {"width": 128, "depth": 2, "mlp_dim": 512}
+    model = create_model("mu/8", num_classes=10, image_size=32, num_heads=1, pool=pool, rep_size=64, **shape)
+    images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    params = jax.eval_shape(model.init, jax.random.key(0), images)
+    counted = jax.jit(lambda p, x: model.apply(p, x)[0]).lower(params, images).cost_analysis()["flops"]
+    ours = vit_forward_flops(
+        image_size=(32, 32), patch_size=8, channels=3, num_classes=10, pool=pool, rep_size=64, **shape
+    )
+    assert ours == pytest.approx(counted, rel=0.06)
+    assert ours < counted  # norms and activations aren't in the formula
+
+
+def test_a_rectangle_of_oblong_patches():
+    shape = {
+        "channels": 3,
+        "width": 8,
+        "depth": 1,
+        "mlp_dim": 8,
+        "num_classes": 2,
+        "pool": "gap",
+        "rep_size": 0,
+    }
+    square = vit_forward_flops(image_size=(32, 32), patch_size=8, **shape)
+    assert vit_forward_flops(image_size=(16, 64), patch_size=(4, 16), **shape) == square
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("TPU v3", 61.5e12),
+        ("TPU v4", 275e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5e", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v5p", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("TPU v6e", 918e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("cpu", None),
+        ("TPU v4 lite", None),
+    ],
+)
+def test_peaks(kind, peak):
+    assert peak_flops(kind) == peak
