@@ -6,8 +6,7 @@ from vit_jax.flops import peak_flops, vit_forward_flops
 from vit_jax.models import create_model
 from vit_jax.models.variants import variant_fields
 
-# GFLOPs at 224 and 384 px, "Scaling Vision Transformers" (arXiv 2106.04560), table 2. Their g and G run at other
-# sizes of the grid when fine-tuned, so only 224 px stands here for them.
+# GFLOPs at 224 and 384 px, "Scaling Vision Transformers" (arXiv 2106.04560). Patches of 14 don't divide 384.
 PAPER = [
     ("B/32", 224, 8.7),
     ("B/32", 384, 26.0),
