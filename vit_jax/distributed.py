@@ -11,6 +11,7 @@ import socket
 import threading
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from vit_jax.errors import UsageError
@@ -69,11 +70,18 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
+def main_says(value: bool) -> bool:
+    """What process 0 says, on every process: for decisions by clock or disk that all must take alike."""
+    if jax.process_count() == 1:
+        return bool(value)
+    return bool(multihost_utils.broadcast_one_to_all(np.array(bool(value))))
+
+
 def preempted(step: int) -> bool:
     """Whether to save now and leave: some process got SIGTERM, and all say True at the same step.
 
-    Call it at every step, with the same numbers, on all processes. The signal is noticed one to two seconds
-    after it came. Always False before `initialize`.
+    Call it at every step, with the same numbers, each larger than the one before, on all processes. The
+    signal is noticed within two seconds. Always False before `initialize`.
     """
     return bool(multihost_utils.reached_preemption_sync_point(step))
 
