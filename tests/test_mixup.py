@@ -71,5 +71,5 @@ def test_same_result_on_a_mesh():
 def test_off_and_refused():
     images, targets, mask = batch(4)
     assert mixup(KEY, images, targets, mask, alpha=0.0)[0] is images
-    with pytest.raises(UsageError, match=r"alpha is -0\.1"):
+    with pytest.raises(UsageError, match=r"mixup_alpha is -0\.1"):
         mixup(KEY, images, targets, mask, alpha=-0.1)

@@ -38,7 +38,7 @@ def vit_forward_flops(
     pool: str,
     rep_size: int,
 ) -> int:
-    """Matrix-product FLOPs (2 per multiply-add) of one image's forward pass; the rest is below 2 %.
+    """Matrix-product FLOPs (2 per multiply-add) of one image's forward pass, without norms and activations.
 
     The number of heads doesn't matter. `pool` as in the model: "tok" and "tok_gap" add a class token, "map"
     an attention head with one probe, "none" classifies every token.

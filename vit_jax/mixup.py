@@ -25,8 +25,8 @@ def mixup(
     Raises:
       UsageError: negative alpha.
     """
-    if alpha < 0:
-        raise UsageError(f"mixup alpha is {alpha}", "give 0 (off) or a positive number")
+    if not alpha >= 0:
+        raise UsageError(f"mixup_alpha is {alpha}", "give 0 (off) or a positive number")
     if alpha == 0 or images.shape[0] == 1:
         return images, targets, mask
     a = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)

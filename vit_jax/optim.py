@@ -55,8 +55,13 @@ def make_optimizer(
     _check(momentum_dtype, "optim.momentum_dtype", MOMENTUM_DTYPES)
     if clip_norm is not None and not clip_norm > 0:
         raise UsageError(f"optim.clip_norm is {clip_norm}", "give a positive norm, or None not to clip")
-    if wd < 0:
+    if not wd >= 0:
         raise UsageError(f"optim.wd is {wd}", "give 0 or a positive number")
+    for key, decay in (("b1", b1), ("b2", b2), ("momentum", momentum)):
+        if not 0 <= decay < 1:
+            raise UsageError(f"optim.{key} is {decay}", "give a number in [0, 1)")
+    if not eps > 0:  # 0 / 0 wherever a gradient is zero
+        raise UsageError(f"optim.eps is {eps}", "give a positive number")
     if wd and wd_mode == "absolute" and not lr > 0:
         raise UsageError(f"optim.lr is {lr} with optim.wd_mode='absolute'", "give a positive lr")
 

@@ -1,6 +1,7 @@
 """Mesh ('replica', 'fsdp', 'tensor') and the rules that place every array on it.
 
-A rule is a path regex and the mesh axis of each dimension. FSDP then takes the largest dimension left.
+A rule is a path regex and the mesh axis of each dimension. FSDP then takes the largest dimension left that it
+divides, the first of equals.
 The placement of a leaf depends on the end of its path and on its shape only, so the optimizer state and
 an average of the weights, whose paths end in the parameter paths, are placed like the parameters.
 """
