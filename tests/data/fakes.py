@@ -1,6 +1,7 @@
 """A source and a preprocessing of known content for the pipeline's tests; workers import them."""
 
 import errno
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,19 @@ class FakePreprocess:
         if self.random:
             image = image + rng.integers(0, 256, image.shape, dtype=np.uint8)
         return image
+
+
+class DeadlySource(FakeSource):
+    """Ends any process but the first that reads example 20, as the kernel does when memory runs out."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.home = os.getpid()
+
+    def __getitem__(self, i):
+        if i == 20 and os.getpid() != self.home:
+            os._exit(9)
+        return super().__getitem__(i)
 
 
 PLAIN = FakePreprocess(random=False)

@@ -2,13 +2,14 @@
 
 import json
 import logging
+import multiprocessing
 import threading
 from itertools import islice
 
 import numpy as np
 import pytest
 
-from tests.data.fakes import NOISY, PLAIN, FakeSource
+from tests.data.fakes import NOISY, PLAIN, DeadlySource, FakeSource
 from vit_jax.data.pipeline import BadImageLog, eval_batches, step_indices, train_batches
 from vit_jax.data.rows import DataError
 from vit_jax.errors import UsageError
@@ -146,6 +147,14 @@ def test_worker_processes_report_bad_images_and_end():
         pytest.raises(DataError, match=r"can't read img/2.png: trunc"),
     ):
         next(batches)
+
+
+@pytest.mark.slow
+def test_a_dead_worker_is_an_error_not_a_hang():
+    batches = evaluate(DeadlySource(32), workers=2)
+    with pytest.raises(RuntimeError, match="terminated unexpectedly with exit code 9"):
+        list(batches)
+    assert not multiprocessing.active_children()
 
 
 def test_starting_late_is_immediate():
@@ -292,6 +301,9 @@ def test_closing_ends_the_threads():
     batches = train(FakeSource(100), threads=4)
     next(batches)
     batches.close()
+    batches.close()
+    with pytest.raises(StopIteration):
+        next(batches)
     for thread in set(threading.enumerate()) - before:
         thread.join(timeout=5)
         assert not thread.is_alive()

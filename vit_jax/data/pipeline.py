@@ -31,6 +31,7 @@ HostBatch = dict[str, np.ndarray]
 
 # Batches each worker process holds ready beside the one it works on.
 BATCHES_PER_WORKER = 1
+_LARGEST_CHUNK = 16
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,11 @@ class BadImageLog:
             )
 
 
+def _chunk(num_threads: int, prefetch_buffer: int) -> int:
+    """Rows per grain element: large against grain's own cost, small enough that each thread has 4 to come."""
+    return max(1, min(_LARGEST_CHUNK, prefetch_buffer // (4 * max(1, num_threads))))
+
+
 class HostBatches(Iterator[HostBatch]):
     """Iterator over host batches; close it (or leave its `with` block) to stop threads and processes.
 
@@ -86,8 +92,10 @@ class HostBatches(Iterator[HostBatch]):
         self.image_shape = shapes.image
         self._skip = on_bad_image == "skip"
         self._left = num_steps
-        read = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_buffer)
-        dataset = rows.to_iter_dataset(read).batch(rows.batch, drop_remainder=True, batch_fn=Assemble(shapes))
+        read = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_buffer // rows.chunk)
+        dataset = rows.to_iter_dataset(read).batch(
+            rows.elements_per_batch, drop_remainder=True, batch_fn=Assemble(shapes)
+        )
         if num_workers > 0:
             # grain hands its absl flags on to the workers, and reading unparsed flags is an error.
             if not flags.FLAGS.is_parsed():
@@ -96,7 +104,7 @@ class HostBatches(Iterator[HostBatch]):
                 num_workers=num_workers, per_worker_buffer_size=BATCHES_PER_WORKER
             )
             dataset = dataset.mp_prefetch(options)
-        self._iterator = iter(dataset)
+        self._iterator: grain.DatasetIterator | None = iter(dataset)
 
     def __iter__(self) -> "HostBatches":
         return self
@@ -108,12 +116,18 @@ class HostBatches(Iterator[HostBatch]):
             DataError: an image of this batch can't be read and on_bad_image is "error".
             UsageError: an image or label of this batch doesn't fit the others.
         """
+        if self._left == 0:
+            self.close()
+        if self._iterator is None:
+            raise StopIteration
         if self._left is not None:
-            if self._left == 0:
-                self.close()
-                raise StopIteration
             self._left -= 1
-        batch = next(self._iterator)
+        try:
+            batch = next(self._iterator)
+        except BaseException:
+            # Of several workers one may have died; the others would keep the program from ending.
+            self.close()
+            raise
         for problem in batch.pop("problems").found:
             if problem.remedy:
                 raise UsageError(problem.what, problem.remedy)
@@ -126,7 +140,10 @@ class HostBatches(Iterator[HostBatch]):
         return batch
 
     def close(self) -> None:
-        self._iterator.close()
+        """Stops reading; afterwards the iterator is at its end. Idempotent."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            iterator.close()
 
     def __enter__(self) -> "HostBatches":
         return self
@@ -181,6 +198,7 @@ def train_batches(
         start_step=start_step,
         num_steps=None,
         num_workers=num_workers,
+        chunk=_chunk(num_threads, prefetch_buffer),
     )
     return HostBatches(
         rows,
@@ -224,6 +242,7 @@ def eval_batches(
         start_step=0,
         num_steps=num_steps,
         num_workers=num_workers,
+        chunk=_chunk(num_threads, prefetch_buffer),
     )
     return HostBatches(
         rows,

@@ -159,8 +159,9 @@ def _why(error: Exception) -> str:
 class Rows(grain.MapDataset):
     """Rows of the wanted steps as a random-access sequence; each element is made from its number alone.
 
-    With W workers grain gives worker w the elements w, w + W, w + 2W, ... They are numbered such that these
-    are whole batches: batch k is made by worker k % W.
+    An element is a run of up to `chunk` rows of one batch: grain spends a fixed time on each element, with
+    Python's lock held. With W workers grain gives worker w the elements w, w + W, w + 2W, ... They are
+    numbered such that these are whole batches: batch k is made by worker k % W.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class Rows(grain.MapDataset):
         start_step: int,
         num_steps: int | None,
         num_workers: int,
+        chunk: int,
     ) -> None:
         super().__init__()
         rows = np.asarray(rows, np.int64)
@@ -189,7 +191,9 @@ class Rows(grain.MapDataset):
         self._rows = rows
         self._start_step = start_step
         self._lanes = max(1, num_workers)
-        per_round = self._lanes * len(rows)
+        self.chunk = chunk
+        self.elements_per_batch = -(-len(rows) // chunk)
+        per_round = self._lanes * self.elements_per_batch
         rounds = _ENDLESS // per_round if num_steps is None else -(-num_steps // self._lanes)
         self._length = rounds * per_round
         self._indices_of = lru_cache(maxsize=64)(self._compute_indices)
@@ -206,11 +210,6 @@ class Rows(grain.MapDataset):
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def batch(self) -> int:
-        """Local rows per step, b."""
-        return len(self._rows)
-
     def _compute_indices(self, step: int) -> np.ndarray:
         """int64 [b]: example of each local row, -1 beyond the end of an evaluation."""
         position = step * self._global_batch + self._rows
@@ -223,18 +222,23 @@ class Rows(grain.MapDataset):
         if isinstance(element, slice):
             return self.slice(element)
         per_lane, lane = divmod(element, self._lanes)
-        batch, row = divmod(per_lane, len(self._rows))
+        batch, part = divmod(per_lane, self.elements_per_batch)
         step = self._start_step + batch * self._lanes + lane
-        index = int(self._indices_of(step)[row])
+        indices = self._indices_of(step)
+        first = part * self.chunk
+        rows = range(first, min(first + self.chunk, len(indices)))
+        return [
+            self._make(int(indices[row]), step * self._global_batch + int(self._rows[row])) for row in rows
+        ]
+
+    def _make(self, index: int, position: int) -> Row:
         if index < 0:
             return Row(-1)
         name = f"example {index}"
         try:
             example = self._source[index]
             name = example.name
-            rng = None
-            if self._random:
-                rng = example_rng(self._seed, step * self._global_batch + int(self._rows[row]))
+            rng = example_rng(self._seed, position) if self._random else None
             image = self._preprocess.host(example.image, rng, name)
         except (BadImage, OSError) as error:
             # A source that can't open a file has no example to name yet.
@@ -254,12 +258,13 @@ class Problems:
 
 
 class Assemble:
-    """Rows -> one host batch, each array allocated once and each image copied once."""
+    """The elements of one batch -> host batch, each array allocated once and each image copied once."""
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
 
-    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def __call__(self, elements: Sequence[list[Row]]) -> dict[str, Any]:
+        rows = [row for element in elements for row in element]
         b, shapes = len(rows), self._shapes
         # A fresh allocation per batch: jax may keep using the memory after the transfer was asked for.
         image = np.empty((b, *shapes.image), np.uint8)
