@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vit_jax.models.vit import ViT
 
 REMAT = ("none", "dots", "full")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def size_of(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -66,6 +67,13 @@ def check_model(model: ViT) -> None:
     _one_of(model, "posemb", posemb.KINDS)
     _one_of(model, "gelu", tuple(GELU))
     _one_of(model, "remat", REMAT)
+    for field in ("dtype", "softmax_dtype"):
+        value = getattr(model, field)
+        name = value if isinstance(value, str) else jnp.dtype(value).name
+        if name not in DTYPES:
+            raise UsageError(f"unknown {field} {name!r}", known_names(name, DTYPES))
+    if model.posemb == "sincos2d":
+        posemb.sincos2d(1, 1, model.width)  # refuses widths it has no channels for
     attention_function(model.attention)
 
 

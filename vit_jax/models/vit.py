@@ -25,6 +25,20 @@ def _identity(x: jax.Array) -> jax.Array:
     return x
 
 
+def drop_branch(y: jax.Array, rate: jax.Array, key: jax.Array) -> jax.Array:
+    """Stochastic depth (arXiv 1603.09382): zeroes the branch y [B, N, D] of some examples, scales up others.
+
+    The expected value stays y; `rate` is the share of examples whose branch is dropped, a scalar below 1.
+    """
+    keep = jax.random.bernoulli(key, 1 - rate, (y.shape[0], 1, 1))
+    return y * (keep / (1 - rate)).astype(y.dtype)
+
+
+def block_rates(depth: int, last: float) -> jax.Array:
+    """Rates of stochastic depth, [L] float32, linear in depth: 0 for the first block, `last` for the last."""
+    return jnp.linspace(0.0, last, depth, dtype=jnp.float32)
+
+
 class Block(nn.Module):
     """Pre-norm Transformer block: x + attn(norm(x)), then x + mlp(norm(x))."""
 
@@ -69,11 +83,7 @@ class Block(nn.Module):
         return x, weights
 
     def _drop_branch(self, y: jax.Array, rate: jax.Array) -> jax.Array:
-        """Stochastic depth: zeroes the branch of some examples, scales up that of the others."""
-        if not (self.train and self.stochastic):
-            return y
-        keep = jax.random.bernoulli(self.make_rng("dropout"), 1 - rate, (y.shape[0], 1, 1))
-        return y * (keep / (1 - rate)).astype(y.dtype)
+        return drop_branch(y, rate, self.make_rng("dropout")) if self.train and self.stochastic else y
 
 
 class Encoder(nn.Module):
@@ -90,8 +100,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        # Linear in depth: the first block is never dropped, the last at the full rate.
-        rates = jnp.linspace(0.0, self.stoch_depth, self.depth, dtype=jnp.float32)
+        rates = block_rates(self.depth, self.stoch_depth)
         block_class = Block
         if self.remat != "none":
             # In a scan the loop itself keeps XLA from undoing the rematerialisation.
@@ -128,7 +137,7 @@ class PatchEmbed(nn.Module):
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (P, P, C, D))
         bias = self.param("bias", nn.initializers.zeros, (D,))
         images, kernel, bias = nn.dtypes.promote_dtype(images, kernel, bias, dtype=self.dtype)
-        # A matmul over cut-out patches rather than a strided convolution: see the note on speed in the tests.
+        # The strided convolution of the paper, written as the matmul it is: as fast, and simple to shard.
         patches = images.reshape(B, H // P, P, W // P, P, C).transpose(0, 1, 3, 2, 4, 5)
         x = patches.reshape(B, -1, P * P * C) @ kernel.reshape(P * P * C, D)
         return x + bias[None, None]
