@@ -131,6 +131,7 @@ def test_scattered_rows(unbroken):
 def test_worker_processes_change_nothing(unbroken, workers):
     rows = np.arange(5, 10)
     got = take(train(FakeSource(37), batch=20, rows=rows, start=7, workers=workers), 8)
+    assert all(array.flags.owndata for batch in got for array in batch.values())  # not in shared memory
     assert_same(got, [{k: v[rows] for k, v in batch.items()} for batch in unbroken[7:]])
 
 

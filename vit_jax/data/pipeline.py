@@ -92,6 +92,7 @@ class HostBatches(Iterator[HostBatch]):
         self.image_shape = shapes.image
         self._skip = on_bad_image == "skip"
         self._left = num_steps
+        self._workers = num_workers > 0
         read = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_buffer // rows.chunk)
         dataset = rows.to_iter_dataset(read).batch(
             rows.elements_per_batch, drop_remainder=True, batch_fn=Assemble(shapes)
@@ -137,6 +138,9 @@ class HostBatches(Iterator[HostBatch]):
                     "mend or remove the file, or set data.on_bad_image='skip'",
                 ) from problem.cause
             self.bad_images.add(problem.name, problem.what)
+        if self._workers:
+            # Out of the workers' shared memory, which grain can't free at the interpreter's exit.
+            batch = {name: np.array(array) for name, array in batch.items()}
         return batch
 
     def close(self) -> None:
