@@ -45,18 +45,19 @@ class Manifest:
 def write(
     folder: epath.Path, *, step: int, arrays: dict[str, Array], value: float | None, later: tuple[str, ...]
 ) -> None:
-    """Record the arrays and all files now in the folder; of those in `later` only that they must be there."""
+    """Record the arrays and all files now in the folder; `later` names files still to be written."""
     record = {
         "format": _FORMAT,
         "step": step,
         "value": value,
         "arrays": {name: dataclasses.asdict(array) for name, array in arrays.items()},
-        "files": {name: None if name in later else _file_entry(folder / name) for name in _files(folder)},
+        "files": {name: _file_entry(folder / name) for name in _files(folder) if name not in later}
+        | dict.fromkeys(later),
     }
     record["sha256"] = _own_sha256(record)
     temporary = folder / (FILE + ".tmp")
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    temporary.rename(folder / FILE)
+    temporary.write_text(json.dumps(record, indent=1))
+    temporary.replace(folder / FILE)
 
 
 def read(folder: epath.Path) -> Manifest:
