@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
     c.model.depth = placeholder(int)
     c.model.mlp_dim = placeholder(int)
     c.model.num_heads = placeholder(int)
-    c.model.patch_size = placeholder(object)  # int or (height, width)
+    c.model.patch_size = placeholder(int)  # pixels
     c.model.pool = "tok"  # tok (class token) | gap (mean) | map (attention pooling) | none (per patch)
     c.model.posemb = "learn"  # learn | sincos2d | none
     c.model.posemb_cls = False  # whether the class token has a row of its own in the position table

@@ -147,7 +147,7 @@ def train_step(
                               constrain_micro_batches)  # fmt: skip
     grads = constrain_params(grads)
 
-    grad_norm = optax.global_norm(grads)
+    grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
@@ -166,7 +166,7 @@ def train_step(
         "loss": loss,
         "lr": schedule(state.step - state.skipped),  # the optimizer counts the updates that it made
         "grad_norm": grad_norm,
-        "param_norm": optax.global_norm(params),
+        "param_norm": optax.tree.norm(params),
         "skipped": new_state.skipped.astype(jnp.float32),
         "skipped_in_a_row": new_state.skipped_in_a_row.astype(jnp.float32),
         "examples": mask.sum(),

@@ -1,0 +1,143 @@
+"""The data of a run: the training split, the splits that are evaluated, and one class map for all."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Sharding
+from ml_collections import ConfigDict
+
+from vit_jax.data import pipeline, prefetch, preprocess, rows, sources
+from vit_jax.errors import UsageError
+
+_BARE_SPLIT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?(\+[A-Za-z_]\w*(\[[^\]]*\])?)*")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Open sources and their preprocessing.
+
+    Attributes:
+      train: the training split.
+      evals: name -> split, for every `data.NAME` that is set.
+      classes: names by index, taken from train.
+      image_shape: (H, W, C) after preprocessing; label_shape: () or (K,).
+    """
+
+    config: ConfigDict  # the `data` group
+    train: sources.Source
+    evals: dict[str, sources.Source]
+    classes: tuple[str, ...]
+    num_classes: int
+    preprocess_train: preprocess.Preprocess
+    preprocess_eval: preprocess.Preprocess
+    image_shape: tuple[int, int, int]
+    label_shape: tuple[int, ...]
+    bad_images: pipeline.BadImageLog
+
+    def train_batches(
+        self, *, seed: int, global_batch: int, start_step: int, sharding: Sharding
+    ) -> prefetch.DevicePrefetch:
+        """Endless batches on the devices from `start_step` on; close it."""
+        host = pipeline.train_batches(
+            self.train,
+            self.preprocess_train,
+            seed=seed,
+            global_batch=global_batch,
+            start_step=start_step,
+            **self._options(global_batch, sharding),
+        )
+        return self._prefetch(host, global_batch, sharding)
+
+    def eval_batches(
+        self, name: str, *, global_batch: int, sharding: Sharding
+    ) -> Callable[[], Iterator[dict[str, jax.Array]]]:
+        """A function that gives a fresh pass over the split, padded and masked."""
+
+        def batches() -> Iterator[dict[str, jax.Array]]:
+            host = pipeline.eval_batches(
+                self.evals[name], self.preprocess_eval, global_batch=global_batch,
+                **self._options(global_batch, sharding),
+            )  # fmt: skip
+            with self._prefetch(host, global_batch, sharding) as on_devices:
+                yield from on_devices
+
+        return batches
+
+    def _options(self, global_batch: int, sharding: Sharding) -> dict:
+        return {
+            "local_rows": prefetch.local_rows(sharding, global_batch),
+            "num_threads": self.config.num_threads,
+            "prefetch_buffer": self.config.prefetch_examples,
+            "num_workers": self.config.num_workers,
+            "on_bad_image": self.config.on_bad_image,
+            "num_classes": self.num_classes,
+            "bad_images": self.bad_images,
+        }
+
+    def _prefetch(
+        self, host: pipeline.HostBatches, global_batch: int, sharding: Sharding
+    ) -> prefetch.DevicePrefetch:
+        depth = self.config.prefetch_batches
+        return prefetch.device_prefetch(host, sharding, global_batch=global_batch, depth=depth)
+
+
+def open_dataset(
+    config: ConfigDict, *, seed: int, num_classes: int | None, classes: tuple[str, ...] | None = None
+) -> Dataset:
+    """Opens every split of the `data` group and reads one example.
+
+    Args:
+      config: the `data` group of the configuration.
+      seed: of the run.
+      num_classes: K if it is to be larger than what train has; None: as many.
+      classes: the class map of a stored run; None: taken from train.
+
+    Raises:
+      UsageError: missing data, an empty split, an unknown source or operation, classes that don't fit.
+    """
+    train = sources.open_source(config.train, default_split="train", classes=classes)
+    classes = tuple(train.classes)
+    if num_classes is not None and num_classes < len(classes):
+        raise UsageError(
+            f"num_classes is {num_classes} but data.train={config.train!r} has {len(classes)} classes",
+            f"set num_classes={len(classes)} or more, or leave it out",
+        )
+    num_classes = len(classes) if num_classes is None else num_classes
+    evals = {}
+    for name in split_names(config):
+        spec = full_spec(config[name], config.train)
+        evals[name] = sources.open_source(spec, default_split=name, classes=classes)
+    preprocess_train = preprocess.parse(config.preprocess_train)
+    preprocess_eval = preprocess.parse(config.preprocess_eval)
+    if preprocess_eval.random:
+        raise UsageError(
+            f"data.preprocess_eval {config.preprocess_eval!r} is random",
+            "leave random operations to preprocess_train",
+        )
+    shapes = rows.probe(train, preprocess_train, seed, num_classes)
+    for name, source in evals.items():
+        found = rows.probe(source, preprocess_eval, None, num_classes)
+        if found.image != shapes.image:
+            raise UsageError(
+                f"data.preprocess_eval gives {found.image} images for data.{name}, "
+                f"data.preprocess_train gives {shapes.image}",
+                "make the two end in the same (height, width, channels)",
+            )
+    return Dataset(
+        config, train, evals, classes, num_classes, preprocess_train, preprocess_eval, shapes.image, shapes.label,
+        pipeline.BadImageLog(),
+    )  # fmt: skip
+
+
+def split_names(config: ConfigDict) -> list[str]:
+    """The splits of the `data` group that are evaluated, in alphabetical order."""
+    return [name for name in ("test", "val") if config[name]]
+
+
+def full_spec(value: str, train_spec: str) -> str:
+    """`test[:50%]` alone means that split of the source of data.train; anything else is a full spec."""
+    if value in sources.KINDS or not _BARE_SPLIT.fullmatch(value):
+        return value
+    return train_spec.partition("@")[0] + "@" + value

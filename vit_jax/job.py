@@ -1,0 +1,245 @@
+"""What a configuration means: model, optimizer, mesh, durations and the compiled steps. No files are touched.
+
+`train` runs a Job, `plan` and `bench` compile one. Everything that can be refused is refused here, before any
+compile.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from vit_jax import durations, flops, losses, optim, schedules, sharding, step
+from vit_jax.errors import UsageError
+from vit_jax.models import create_model
+
+PyTree = Any
+
+# A scan without remat stacks all activations: above this many parameters that is refused.
+_LARGE_SCAN = 100_000_000
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a job must know of its data.
+
+    Attributes:
+      num_examples: of the training split.
+      num_classes: K.
+      image_shape: (H, W, C) after preprocessing.
+      label_shape: () for class indices, (K,) for multi-hot labels.
+      mean, std: per channel, in uint8 units.
+    """
+
+    num_examples: int
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    label_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, ready to be compiled. Durations are in optimizer steps; None means never."""
+
+    config: ConfigDict
+    facts: DataFacts
+    mesh: Mesh
+    model: nn.Module
+    optimizer: optax.GradientTransformation
+    schedule: Callable[[jax.Array | int], jax.Array]
+    task: step.Task
+    total_steps: int
+    log_every: int
+    eval_every: int | None
+    checkpoint_every: int | None
+    eval_batch: int
+    abstract_state: PyTree  # ShapeDtypeStructs with shardings
+    flops_per_image: float  # of a training step
+
+    @property
+    def state_shardings(self) -> PyTree:
+        """NamedSharding of every leaf of the state."""
+        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
+
+    @property
+    def batch_sharding(self) -> NamedSharding:
+        """Of every array of a batch."""
+        return sharding.batch_sharding(self.mesh)
+
+    def abstract_batch(self, size: int) -> PyTree:
+        """Shapes of a batch on the devices."""
+        shapes = {
+            "image": ((size, *self.facts.image_shape), jnp.uint8),
+            "label": ((size, *self.facts.label_shape), jnp.float32 if self.facts.label_shape else jnp.int32),
+            "mask": ((size,), jnp.float32),
+        }
+        return {k: jax.ShapeDtypeStruct(s, d, sharding=self.batch_sharding) for k, (s, d) in shapes.items()}
+
+    def create_state(self) -> step.TrainState:
+        """The state before the first step, created where it will live."""
+        return step.create_state(self._init, self.state_shardings)
+
+    @functools.cached_property
+    def _init(self) -> Callable[[], step.TrainState]:
+        return functools.partial(
+            step.init_state, self.model, self.optimizer, self.facts.image_shape, self.config.seed
+        )
+
+    def lower_train_step(self) -> jax.stages.Lowered:
+        """The training step (state, batch) -> (state, metrics), traced; the state is donated."""
+        param_shardings = self.state_shardings.params
+        micro_sharding = NamedSharding(self.mesh, PartitionSpec(None, sharding.BATCH_AXES))
+        function = functools.partial(
+            step.train_step,
+            model=self.model,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            task=self.task,
+            constrain_params=lambda tree: jax.lax.with_sharding_constraint(tree, param_shardings),
+            constrain_micro_batches=lambda tree: jax.lax.with_sharding_constraint(tree, micro_sharding),
+        )
+        jitted = jax.jit(
+            function,
+            out_shardings=(self.state_shardings, sharding.replicated(self.mesh)),
+            donate_argnums=0,
+        )
+        return jitted.lower(self.abstract_state, self.abstract_batch(self.config.global_batch))
+
+    def lower_eval_step(self) -> jax.stages.Lowered:
+        """The evaluation step (params, batch) -> sums, traced."""
+        function = functools.partial(step.eval_step, model=self.model, task=self.task)
+        jitted = jax.jit(function, out_shardings=sharding.replicated(self.mesh))
+        return jitted.lower(self.abstract_state.params, self.abstract_batch(self.eval_batch))
+
+
+def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = None) -> Job:
+    """Builds the job of a config.
+
+    Args:
+      config: complete, see configs/base.py.
+      facts: of its data.
+      devices: to run on, or to compile for; None: all of the process group.
+
+    Raises:
+      UsageError: anything that doesn't go together; names the keys.
+    """
+    mesh = sharding.make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor, devices)
+    sharding.check_batch(config.global_batch, mesh, config.accum_steps)
+    eval_batch = config.global_batch if config.eval.global_batch is None else config.eval.global_batch
+    sharding.check_batch(eval_batch, mesh, 1)
+
+    in_steps = functools.partial(_in_steps, config, facts)
+    total = in_steps(config, "total", required=True)
+    schedule = schedules.make_schedule(
+        config.schedule,
+        peak=config.optim.lr,
+        total_steps=total,
+        warmup_steps=in_steps(config, "warmup") or 0,
+        cooldown_steps=in_steps(config, "cooldown") or 0,
+        linear_end=config.schedule_end_lr,
+        timescale=config.schedule_timescale_steps,
+    )
+    optimizer = optim.make_optimizer(
+        schedule=schedule, **{key: value for key, value in config.optim.items()}
+    )
+    model = _model(config, facts, mesh)
+    task = step.Task(
+        num_classes=facts.num_classes,
+        loss=losses.make_loss(config.loss, label_smoothing=config.label_smoothing),
+        eval_loss=losses.make_loss(config.loss, label_smoothing=0.0),
+        mixup_alpha=config.mixup_alpha,
+        accum_steps=config.accum_steps,
+        seed=config.seed,
+        mean=facts.mean,
+        std=facts.std,
+    )
+    abstract_state = _abstract_state(config, model, optimizer, facts, mesh)
+    return Job(
+        config=config,
+        facts=facts,
+        mesh=mesh,
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        task=task,
+        total_steps=total,
+        log_every=in_steps(config, "log_every") or total,
+        eval_every=in_steps(config.eval, "every", "eval."),
+        checkpoint_every=in_steps(config.checkpoint, "every", "checkpoint."),
+        eval_batch=eval_batch,
+        abstract_state=abstract_state,
+        flops_per_image=_train_flops(model),
+    )
+
+
+def _in_steps(
+    config: ConfigDict, facts: DataFacts, group: ConfigDict, name: str, prefix: str = "", required: bool = False
+) -> int | None:
+    return durations.to_steps(
+        prefix + name,
+        steps=group[f"{name}_steps"],
+        epochs=group[f"{name}_epochs"],
+        examples=group[f"{name}_examples"],
+        examples_per_epoch=facts.num_examples,
+        global_batch=config.global_batch,
+        required=required,
+    )
+
+
+def _train_flops(model: nn.Module) -> float:
+    """Model FLOPs of one image's forward and backward pass."""
+    fields = ("patch_size", "channels", "width", "depth", "mlp_dim", "num_classes", "pool", "rep_size")
+    forward = flops.vit_forward_flops(image_size=model.image_size, **{name: getattr(model, name) for name in fields})
+    return flops.TRAIN_PER_FORWARD * forward
+
+
+def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
+    height, width, channels = facts.image_shape
+    asked = config.model.image_size
+    asked = (asked, asked) if isinstance(asked, int) else asked
+    if asked is not None and tuple(asked) != (height, width):
+        raise UsageError(
+            f"model.image_size is {asked[0]}x{asked[1]} but the preprocessing gives {height}x{width}",
+            "make model.image_size and data.preprocess_train agree, or leave model.image_size out",
+        )
+    if config.num_classes is not None and config.num_classes < 1:
+        raise UsageError(f"num_classes is {config.num_classes}", "give at least 1, or leave it to data.train")
+    # Unset shape fields come from the variant.
+    fields = {k: v for k, v in config.model.items() if v is not None and k not in ("name", "image_size")}
+    model = create_model(
+        config.model.name,
+        num_classes=facts.num_classes,
+        image_size=(height, width),
+        channels=channels,
+        constrain=sharding.constrain_activations(mesh),
+        **fields,
+    )
+    if config.model.pool == "none":
+        raise UsageError("model.pool 'none' gives a prediction per patch", "train with tok, gap or map")
+    return model
+
+
+def _abstract_state(
+    config: ConfigDict, model: nn.Module, optimizer: optax.GradientTransformation, facts: DataFacts, mesh: Mesh
+) -> PyTree:
+    shapes = jax.eval_shape(lambda: step.init_state(model, optimizer, facts.image_shape, config.seed))
+    rules = {"rules": sharding.TENSOR_RULES, "fsdp_min_size": config.fsdp_min_size}
+    sharding.check_unsharded(shapes.params, mesh, **rules)
+    parameters = sum(x.size for x in jax.tree.leaves(shapes.params))
+    scanned = config.model.scan and config.model.remat == "none"
+    if scanned and parameters > _LARGE_SCAN and not config.allow_scan_without_remat:
+        raise UsageError(
+            f"model.scan without model.remat keeps every layer's activations ({parameters / 1e6:.0f} M parameters)",
+            "set model.remat=full or dots, model.scan=false, or allow_scan_without_remat=true",
+        )
+    placed = sharding.tree_shardings(shapes, mesh, **rules)
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, placed)

@@ -1,0 +1,247 @@
+"""The one training loop, for pretraining and fine-tuning alike.
+
+The order of a step is fixed, for these reasons:
+  1. stop check      a preempted run saves what it has before it starts anything new;
+  2. checkpoint      what is due *at* step i has seen i batches, whatever happens later in the step;
+  3. evaluation      after the checkpoint, so that a crash while evaluating loses nothing;
+  4. data            the wait for it is measured on its own;
+  5. step            dispatched; the device works while the host goes on;
+  6. log             of the step before, which is done by now: the device never waits for the log.
+"""
+
+import functools
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import jax
+
+from vit_jax import distributed, flops
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.data.dataset import Dataset
+from vit_jax.data.pipeline import step_indices
+from vit_jax.evaluators.classification import Classification
+from vit_jax.job import Job
+from vit_jax.metrics import StepLog
+from vit_jax.profile import Profile
+from vit_jax.step import TrainState
+from vit_jax.timing import Buckets, Throughput, Watchdog
+from vit_jax.writers import JsonLines, TensorBoard, Writer, Writers
+
+_log = logging.getLogger(__name__)
+
+
+class Preempted(Exception):
+    """The run was told to stop, on all processes at the same point."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+      step: batches seen, as in the newest checkpoint.
+      preempted: stopped by a signal, saved, to be started again.
+      results: of the final evaluation, `eval/<name>/<metric>`.
+      seconds: by bucket.
+    """
+
+    step: int
+    preempted: bool = False
+    results: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Poll:
+    """Asks all processes whether to stop; every question has its own number, the same everywhere."""
+
+    def __init__(self) -> None:
+        self._questions = 0
+
+    def __call__(self) -> None:
+        """Raises Preempted if a signal came."""
+        self._questions += 1
+        if distributed.preempted(self._questions):
+            raise Preempted
+
+
+def train(
+    job: Job,
+    dataset: Dataset,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    best: Checkpoints | None,
+    state: TrainState,
+    start_step: int,
+    buckets: Buckets,
+) -> Outcome:
+    """Trains from `start_step` to the end of the job, evaluates, and leaves a checkpoint of the last step.
+
+    Args:
+      job, dataset: what to do, with what.
+      workdir: of the run; metrics.jsonl, tensorboard/, profile/ and examples.jsonl go there.
+      checkpoints: of the run.
+      best: where the best state by `checkpoint.best_metric` is kept, if any.
+      state: at `start_step`; donated.
+      start_step: batches that it has seen.
+      buckets: of wall-clock time, begun with the process.
+
+    Raises:
+      NonFinite, DataError, CheckpointError: see there; what was saved before stays.
+    """
+    config = job.config
+    poll, watchdog = Poll(), Watchdog(config.watchdog_minutes)
+    writer = _writer(job, workdir)
+    examples = _examples_file(job, workdir)
+    devices = jax.device_count()
+    peak = flops.peak_flops(jax.devices()[0].device_kind)
+    throughput = Throughput(job.flops_per_image, peak * devices if peak else None)
+
+    with buckets.bucket("compile"):
+        eval_step = job.lower_eval_step().compile()
+        train_step = job.lower_train_step().compile() if start_step < job.total_steps else None
+    evaluators = {
+        name: Classification(
+            dataset.eval_batches(name, global_batch=job.eval_batch, sharding=job.batch_sharding),
+            eval_step,
+            on_batch=poll,
+        )
+        for name in dataset.evals
+    }
+    ids = functools.partial(
+        step_indices, config.seed, global_batch=config.global_batch, n=len(dataset.train)
+    )
+    log = StepLog(
+        writer,
+        throughput,
+        total_steps=job.total_steps,
+        start_step=start_step,
+        every_steps=job.log_every,
+        images_per_step=config.global_batch,
+        nonfinite_limit=config.nonfinite_limit,
+        describe_batch=lambda batch: ", ".join(map(str, ids(step=batch).tolist())),
+        show_bar=distributed.is_main() and sys.stderr.isatty(),
+    )
+    profile = Profile(workdir / "profile", config.profile.start_step, config.profile.num_steps)
+    saved_at = monotonic()
+    outcome = Outcome(start_step)
+    batches = dataset.train_batches(
+        seed=config.seed, global_batch=config.global_batch, start_step=start_step, sharding=job.batch_sharding
+    )
+    buckets.end_of_start()
+    step = start_step
+    try:
+        with batches:
+            throughput.restart()
+            while step < job.total_steps:
+                watchdog.pat()
+                poll()
+                began = monotonic()
+                if step > start_step and _due(step, job.checkpoint_every, saved_at, config.checkpoint.every_minutes):
+                    with buckets.bucket("checkpoint"):
+                        checkpoints.save(step, state)
+                    saved_at = monotonic()
+                if step > start_step and job.eval_every and step % job.eval_every == 0:
+                    log.flush()
+                    with buckets.bucket("eval"):
+                        results = _evaluate(evaluators, state, step, writer, watchdog)
+                    with buckets.bucket("checkpoint"):
+                        _keep_best(best, config.checkpoint.best_metric, results, step, state)
+                throughput.pause(monotonic() - began)
+
+                profile.before_step(step)
+                with buckets.bucket("data"):
+                    batch = next(batches)
+                with buckets.bucket("step"):
+                    if examples is not None:
+                        examples.append({"step": step, "ids": ids(step=step).tolist()})
+                    with jax.transfer_guard("disallow"):
+                        state, metrics = train_step(state, batch)
+                    step += 1
+                    log.push(step, metrics)
+                profile.after_step(step, state)
+                if step % job.log_every == 0:
+                    checkpoints.check_errors()
+            with buckets.bucket("step"):
+                log.flush()
+
+        watchdog.pat()
+        if step > start_step:
+            with buckets.bucket("checkpoint"):
+                checkpoints.save(step, state)
+        with buckets.bucket("eval"):
+            outcome.results = _evaluate(evaluators, state, step, writer, watchdog)
+        with buckets.bucket("checkpoint"):
+            _keep_best(best, config.checkpoint.best_metric, outcome.results, step, state)
+    except Preempted:
+        _log.info("told to stop (SIGTERM): saving step %d", step)
+        outcome.preempted = True
+        with buckets.bucket("checkpoint"):
+            if checkpoints.latest_step() != step:
+                checkpoints.save(step, state)
+    finally:
+        watchdog.stop()
+        profile.stop()
+        log.close()
+    with buckets.bucket("checkpoint"):
+        checkpoints.wait()
+        if best is not None:
+            best.wait()
+    outcome.step = step
+    outcome.seconds = buckets.seconds()
+    writer.write(step, {f"time/{name}": value for name, value in outcome.seconds.items()} | {
+        "time/goodput": buckets.goodput()
+    })  # fmt: skip
+    writer.close()
+    if examples is not None:
+        examples.close()
+    return outcome
+
+
+def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: float | None) -> bool:
+    """Whether a checkpoint is due at `step`; process 0's clock counts, so that all processes agree."""
+    if every_steps and step % every_steps == 0:
+        return True
+    if every_minutes is None:
+        return False
+    return distributed.main_says((monotonic() - saved_at) / 60 >= every_minutes)
+
+
+def _evaluate(
+    evaluators: dict[str, Classification], state: TrainState, step: int, writer: Writer, watchdog: Watchdog
+) -> dict[str, float]:
+    """Runs every evaluator, writes and returns `eval/<name>/<metric>`."""
+    results = {}
+    for name, evaluator in evaluators.items():
+        watchdog.pat()
+        found = {f"eval/{name}/{metric}": value for metric, value in evaluator.run(state).items()}
+        _log.info("step %d  %s", step, "  ".join(f"{key} {value:.6g}" for key, value in found.items()))
+        results |= found
+    writer.write(step, results)
+    return results
+
+
+def _keep_best(
+    best: Checkpoints | None, metric: str, results: dict[str, float], step: int, state: TrainState
+) -> None:
+    if best is not None:
+        best.save_best(step, state, results[metric])
+
+
+def _writer(job: Job, workdir: Path) -> Writer:
+    """Process 0 writes; the others hold a writer to nowhere."""
+    if not distributed.is_main():
+        return Writers(())
+    writers: list[Writer] = [JsonLines(workdir / "metrics.jsonl")]
+    if job.config.tensorboard:
+        writers.append(TensorBoard(workdir / "tensorboard"))
+    return Writers(writers)
+
+
+def _examples_file(job: Job, workdir: Path) -> JsonLines | None:
+    """Every process could write it: the ids of a step are a function of (seed, step)."""
+    if job.config.log_example_ids and distributed.is_main():
+        return JsonLines(workdir / "examples.jsonl")
+    return None
