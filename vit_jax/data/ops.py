@@ -7,6 +7,7 @@ A step maps uint8 [H, W, C] to uint8 [h, w, C]: `step(image)`, or `step(image, r
 from dataclasses import dataclass
 from typing import ClassVar
 
+import cv2
 import numpy as np
 
 from vit_jax.data import crop, resize
@@ -130,9 +131,8 @@ class ResizeSmallCentralCrop(Op):
         if h > size[0] or w > size[1]:
             return self.central_crop(self.resize_small(image))
         window = ((size[0] - h) // 2, (size[1] - w) // 2, h, w)
-        return resize.resize_then_crop(
-            image, size, window, self.resize_small.method, self.resize_small.antialias
-        )
+        method, antialias = self.resize_small.method, self.resize_small.antialias
+        return resize.resize(image, size, method, antialias, window)
 
     def size_after(self, size: Size | None) -> Size | None:
         return self.central_crop.size_after(self.resize_small.size_after(size))
@@ -172,9 +172,11 @@ class InceptionCrop(Op):
     def __post_init__(self) -> None:
         if self.size is not None:
             as_size(self.size, "inception_crop: size")
-        if not 0 < self.area_min <= self.area_max <= 100:
+        areas = (self.area_min, self.area_max)
+        numbers = all(isinstance(a, int | float) and not isinstance(a, bool) for a in areas)
+        if not numbers or not 0 < self.area_min <= self.area_max <= 100:
             raise UsageError(
-                f"inception_crop: area_min={self.area_min}, area_max={self.area_max}",
+                f"inception_crop: area_min={self.area_min!r}, area_max={self.area_max!r}",
                 "give percent, 0 < area_min <= area_max <= 100",
             )
         _check_method(self.method, "inception_crop")
@@ -199,7 +201,7 @@ class FlipLR(Op):
     random: ClassVar[bool] = True
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return image[:, ::-1] if rng.random() < 0.5 else image
+        return cv2.flip(image, 1).reshape(image.shape) if rng.random() < 0.5 else image
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ class Catalog(ABC):
         """Whether `open` will find this split."""
         return split in self.splits
 
-    def remedy(self, split: str) -> str:
+    def remedy(self) -> str:
         """What to write instead of a split which isn't there."""
-        return f"{known_names(split, self.splits)}; splits: {', '.join(self.splits)}"
+        return f"it has {', '.join(self.splits)}"
 
     @abstractmethod
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
@@ -122,11 +122,17 @@ class ClassMap:
                 f"{known_names(unknown[0], list(self.classes)[:20])}; "
                 "the class map comes from the training split",
             )
+        self._where = where
         self.table = np.asarray([place[name] for name in own], np.int32)
         self._identical = tuple(own) == self.classes
 
     def label(self, own: int) -> int:
-        """The run's index of an own class index."""
+        """The run's index of an own class index. UsageError when there is no such class."""
+        if not 0 <= own < len(self.table):
+            raise UsageError(
+                f"{self._where} holds the label {own}, its classes are 0 to {len(self.table) - 1}",
+                "the split seems to have no labels",
+            )
         return int(self.table[own])
 
     def multi_hot(self, own: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -47,10 +47,10 @@ class FolderCatalog(Catalog):
     def has(self, split: str) -> bool:
         return split in self.splits or split in self._folders
 
-    def remedy(self, split: str) -> str:
+    def remedy(self) -> str:
         if self.splits == ("all",):
             return f"{self.root} has class folders only: use @all, or a part such as @all[:90%]"
-        return super().remedy(split)
+        return super().remedy()
 
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
         flat = split == "all" and self.splits == ("all",) and split not in self._folders

@@ -14,8 +14,11 @@ SPLIT is an expression as in TFDS (see `splits`); `all` means every split, `trai
 from collections.abc import Callable, Sequence
 
 from vit_jax.data.source import Catalog, Example, Source, SourceView
+from vit_jax.data.source_arrayrecord import ArrayRecordCatalog
 from vit_jax.data.source_digits import DigitsCatalog
 from vit_jax.data.source_folder import FolderCatalog
+from vit_jax.data.source_idx import IdxCatalog
+from vit_jax.data.source_tfds import TfdsCatalog
 from vit_jax.data.splits import Term, parse_split
 from vit_jax.errors import UsageError, known_names
 
@@ -24,6 +27,9 @@ __all__ = ["KINDS", "Catalog", "Example", "Source", "open_catalog", "open_source
 KINDS: dict[str, Callable[[str], Catalog]] = {
     "digits": DigitsCatalog,
     "folder": FolderCatalog,
+    "idx": IdxCatalog,
+    "arrayrecord": ArrayRecordCatalog,
+    "tfds": TfdsCatalog,
 }
 _NO_LOCATION = ("digits",)
 
@@ -105,5 +111,5 @@ def _expand(catalog: Catalog, terms: Sequence[Term], name: str) -> list[Term]:
         elif term.name == "all":
             out += [Term(s, term.start, term.stop) for s in sorted(catalog.splits, key=_train_first)]
         else:
-            raise UsageError(f"data {name}: no split {term.name!r}", catalog.remedy(term.name))
+            raise UsageError(f"data {name}: no split {term.name!r}", catalog.remedy())
     return out

@@ -1,0 +1,130 @@
+"""`tfds:NAME[/CONFIG][:VERSION]`: data sets prepared by tensorflow-datasets as ArrayRecord.
+
+Reads what lies in the data folder ($TFDS_DATA_DIR, else ~/tensorflow_datasets) and nothing else: names
+are looked up on disk alone, so nothing is downloaded and no registry is asked. Needs no TensorFlow.
+
+The image is the feature of type Image, the label the one of type ClassLabel (or Sequence of it, for
+multi-label sets); where there are several, the set's supervised pair, then `image` and `label`, decide.
+"""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.source import Catalog, ClassMap, Example, Source
+from vit_jax.errors import UsageError, known_names
+
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_INFO = "dataset_info.json"
+_DEFAULT_DIR = os.path.join("~", "tensorflow_datasets")
+
+
+class TfdsCatalog(Catalog):
+    """The splits of one prepared data set."""
+
+    def __init__(self, location: str) -> None:
+        import tensorflow_datasets as tfds  # slow to import
+
+        self.spec = f"tfds:{location}"
+        folder = _find(location)
+        self._builder = tfds.builder_from_directory(folder)
+        info = self._builder.info
+        if info.file_format is not tfds.core.FileFormat.ARRAY_RECORD:
+            raise UsageError(
+                f"{self.spec} in {folder} is stored as {info.file_format.value}, not as array_record",
+                f"convert it with: python -m vit_jax.prepare {self.spec} DESTINATION",
+            )
+        self.splits = tuple(name for name, split in info.splits.items() if split.num_examples)
+        self._image, _ = self._feature(lambda f: isinstance(f, tfds.features.Image), "image", 0)
+        self._label, label = self._feature(
+            lambda f: isinstance(getattr(f, "feature", f), tfds.features.ClassLabel), "label", 1
+        )
+        self._classes = tuple(getattr(label, "feature", label).names)
+        self._decoders = {self._image: tfds.decode.SkipDecoding()}
+
+    def _feature(self, fits: Callable[[Any], bool], usual: str, place: int) -> tuple[str, Any]:
+        """Key and feature of the image (place 0) or label (place 1)."""
+        features = dict(self._builder.info.features)
+        keys = [key for key, feature in features.items() if fits(feature)]
+        pair = self._builder.info.supervised_keys or ()
+        preferred = [key for key in (*pair[place : place + 1], usual) if key in keys]
+        if not preferred and len(keys) != 1:
+            raise UsageError(
+                f"{self.spec} has {len(keys)} features that could be the {usual}",
+                f"its features: {', '.join(features)}; convert it to an arrayrecord folder with one",
+            )
+        key = (preferred or keys)[0]
+        return key, features[key]
+
+    def open(self, split: str, classes: Sequence[str] | None) -> Source:
+        records = self._builder.as_data_source(split=split, decoders=self._decoders)
+        class_map = ClassMap(self._classes, classes, f"{self.spec}@{split}")
+        return TfdsSource(self.spec, split, records, self._image, self._label, class_map)
+
+
+class TfdsSource(Source):
+    """A split; images stay encoded. Only offsets stay in memory."""
+
+    def __init__(
+        self, spec: str, split: str, records: Sequence[dict], image: str, label: str, class_map: ClassMap
+    ) -> None:
+        self.spec, self.split, self.classes = spec, split, class_map.classes
+        self._records, self._image, self._label, self._map = records, image, label, class_map
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        record = self._records[index]
+        own = record[self._label]
+        label = self._map.label(int(own)) if np.ndim(own) == 0 else self._map.multi_hot(own)
+        return Example(record[self._image], label, f"{self.spec}/{self.split}/{index}")
+
+    def memory_bytes(self) -> int:
+        # The readers keep an offset for every record.
+        return 8 * len(self)
+
+
+def data_dir() -> str:
+    """Where tensorflow-datasets keeps prepared data."""
+    return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", _DEFAULT_DIR))
+
+
+def _find(location: str) -> str:
+    """Folder of the wanted (default: newest) version of a data set. UsageError if it isn't on disk."""
+    name, _, version = location.partition(":")
+    root = data_dir()
+    folder = os.path.join(root, *name.split("/"))
+    remedy = (
+        f"prepare it as ArrayRecord in {root} (or set TFDS_DATA_DIR), or convert it with: "
+        f"python -m vit_jax.prepare tfds:{location} DESTINATION"
+    )
+    if not os.path.isdir(folder):
+        raise UsageError(f"tfds:{location} isn't prepared: no folder {folder}", remedy)
+    versions = _versions(folder)
+    if not versions:
+        configs = [n for n in sorted(os.listdir(folder)) if _versions(os.path.join(folder, n))]
+        if len(configs) == 1:
+            folder = os.path.join(folder, configs[0])
+            versions = _versions(folder)
+        elif configs:
+            raise UsageError(f"tfds:{location} has several configs", f"name one: {', '.join(configs)}")
+        else:
+            raise UsageError(f"tfds:{location} isn't prepared: no version in {folder}", remedy)
+    if version and version not in versions:
+        raise UsageError(f"tfds:{location}: version {version} isn't prepared", known_names(version, versions))
+    return os.path.join(folder, version or versions[-1])
+
+
+def _versions(folder: str) -> list[str]:
+    """Versions prepared in a folder, oldest first."""
+    if not os.path.isdir(folder):
+        return []
+    found = [v for v in os.listdir(folder) if _VERSION.fullmatch(v)]
+    found = [v for v in found if os.path.isfile(os.path.join(folder, v, _INFO))]
+    return sorted(found, key=lambda v: [int(n) for n in v.split(".")])
