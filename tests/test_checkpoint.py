@@ -312,7 +312,7 @@ def test_a_full_disk_is_one_clear_error_and_costs_no_earlier_step(folder):
             checkpoints.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert "saving checkpoint step 40" in str(error.value)
+    assert "saving checkpoint step 40" in str(error.value) and "failed: File too large (" in str(error.value)
     assert "intact: 10, 20, 30" in str(error.value) and "\n" not in str(error.value)
     checkpoints.close()
     again = _open(folder)

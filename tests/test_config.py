@@ -105,7 +105,7 @@ def test_json_round_trip_keeps_tuples_and_refuses_unknown_keys():
     c = parse("--config=quickstart", "--config.model.image_size=(8,16)").config
     stored = json.loads(json.dumps(config.to_dict(c)))
     assert config.from_dict(stored).to_dict() == c.to_dict()
-    with pytest.raises(UsageError, match="optim.lrr"):
+    with pytest.raises(UsageError, match=r"optim\.lrr"):
         config.from_dict({"optim": {"lrr": 1}})
 
 

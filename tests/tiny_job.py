@@ -5,8 +5,9 @@ import numpy as np
 
 from vit_jax import job as job_lib
 from vit_jax.config import base_config
+from vit_jax.data.dataset import DataFacts
 
-FACTS = job_lib.DataFacts(
+FACTS = DataFacts(
     num_examples=64, num_classes=5, image_shape=(8, 8, 3), label_shape=(), mean=(127.5,) * 3, std=(127.5,) * 3
 )
 

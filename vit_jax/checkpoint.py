@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-class CheckpointFailed(RuntimeError):  # noqa: N818  (states, not mistakes)
+class CheckpointFailed(RuntimeError):
     """A save failed: storage full or gone. Steps saved earlier are intact."""
 
 

@@ -4,7 +4,9 @@ orbax notices neither a flipped bit nor a missing file it can do without, so a s
 its own `digests.json` (`manifest.py`), and what is restored is compared with it, array by array.
 """
 
+import errno
 import logging
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -26,11 +28,11 @@ ITEM = "state"  # the subfolder of a step with the arrays
 _UNFINISHED = re.compile(r"(\d+)\.orbax-checkpoint-tmp")
 
 
-class CheckpointDamaged(UsageError):  # noqa: N818  (states, not mistakes)
+class CheckpointDamaged(UsageError):
     """No intact step is left to restore."""
 
 
-class StateMismatch(UsageError):  # noqa: N818
+class StateMismatch(UsageError):
     """The saved arrays aren't those of this model and optimizer."""
 
 
@@ -272,8 +274,12 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, short enough for one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """What an error says, short enough for one line; of a storage layer's long story the reason alone."""
+    text = str(error).strip()
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES):
+        if os.strerror(number) in text:
+            return os.strerror(number)
+    return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
 def _quiet_orbax() -> None:

@@ -15,11 +15,8 @@ from absl import flags as absl_flags
 from ml_collections import ConfigDict, config_flags
 
 from vit_jax import config as config_lib
+from vit_jax.distributed import EXIT_FAILED, EXIT_OK, EXIT_REFUSED
 from vit_jax.errors import UsageError, known_names
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_REFUSED = 2
 
 # Command -> module with `main(argv) -> exit code`. Only what exists.
 COMMANDS = {
@@ -132,7 +129,9 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         if "--debug" in argv:
             traceback.print_exc()
         message = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
-        code = _report(message if "--debug" in argv else f"{message} (--debug shows the traceback)", EXIT_FAILED)
+        code = _report(
+            message if "--debug" in argv else f"{message} (--debug shows the traceback)", EXIT_FAILED
+        )
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)
@@ -149,7 +148,10 @@ def _report(message: str, code: int) -> int:
 
 def set_up_logging() -> None:
     """Log lines of ours from INFO, of libraries from ERROR: what concerns the user is said by us, once."""
-    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S",
+        force=True,  # some libraries install a handler of their own when imported
+    )  # fmt: skip
     logging.getLogger("vit_jax").setLevel(logging.INFO)
     logging.getLogger("absl").setLevel(logging.ERROR)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: warnings and errors only
@@ -164,5 +166,9 @@ def main() -> NoReturn:
         sys.exit(EXIT_OK)
     command, *rest = argv
     if command not in COMMANDS:
-        sys.exit(_report(str(UsageError(f"unknown command {command!r}", known_names(command, COMMANDS))), EXIT_REFUSED))
+        sys.exit(
+            _report(
+                str(UsageError(f"unknown command {command!r}", known_names(command, COMMANDS))), EXIT_REFUSED
+            )
+        )
     run(importlib.import_module(COMMANDS[command]).main, rest)

@@ -71,7 +71,9 @@ def _run_file(path: Path, arg: str | None) -> ConfigDict:
     except UsageError:
         raise
     except Exception as e:
-        raise UsageError(f"config file {path} can't be loaded: {type(e).__name__}: {e}", "mend the file") from e
+        raise UsageError(
+            f"config file {path} can't be loaded: {type(e).__name__}: {e}", "mend the file"
+        ) from e
     takes_arg = bool(inspect.signature(get_config).parameters)
     if arg is not None and not takes_arg:
         raise UsageError(f"config {path.name} takes no argument, got {arg!r}", f"leave out ':{arg}'")
@@ -165,7 +167,9 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
 def _update(config: ConfigDict, values: Mapping[str, Any], prefix: str) -> None:
     for name, value in values.items():
         if name not in config:
-            raise UsageError(f"stored config key {prefix + name!r} is unknown", known_names(prefix + name, keys(config)))
+            raise UsageError(
+                f"stored config key {prefix + name!r} is unknown", known_names(prefix + name, keys(config))
+            )
         if isinstance(value, Mapping):
             _update(config[name], value, f"{prefix}{name}.")
         else:

@@ -70,11 +70,11 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def main_says(value: bool) -> bool:
-    """What process 0 says, on every process: for decisions by clock or disk that all must take alike."""
+def main_says(flag: bool) -> bool:
+    """What process 0 passed, on all processes: for decisions that hang on a clock. All call it together."""
     if jax.process_count() == 1:
-        return bool(value)
-    return bool(multihost_utils.broadcast_one_to_all(np.array(bool(value))))
+        return flag
+    return bool(multihost_utils.broadcast_one_to_all(np.array(flag)))
 
 
 def preempted(step: int) -> bool:

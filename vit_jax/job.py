@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from vit_jax import durations, flops, losses, optim, schedules, sharding, step
+from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
 from vit_jax.models import create_model
 
@@ -24,26 +25,6 @@ PyTree = Any
 
 # A scan without remat stacks all activations: above this many parameters that is refused.
 _LARGE_SCAN = 100_000_000
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What a job must know of its data.
-
-    Attributes:
-      num_examples: of the training split.
-      num_classes: K.
-      image_shape: (H, W, C) after preprocessing.
-      label_shape: () for class indices, (K,) for multi-hot labels.
-      mean, std: per channel, in uint8 units.
-    """
-
-    num_examples: int
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    label_shape: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -138,19 +119,8 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
     sharding.check_batch(eval_batch, mesh, 1)
 
     in_steps = functools.partial(_in_steps, config, facts)
-    total = in_steps(config, "total", required=True)
-    schedule = schedules.make_schedule(
-        config.schedule,
-        peak=config.optim.lr,
-        total_steps=total,
-        warmup_steps=in_steps(config, "warmup") or 0,
-        cooldown_steps=in_steps(config, "cooldown") or 0,
-        linear_end=config.schedule_end_lr,
-        timescale=config.schedule_timescale_steps,
-    )
-    optimizer = optim.make_optimizer(
-        schedule=schedule, **{key: value for key, value in config.optim.items()}
-    )
+    schedule, total = schedule_of(config, facts)
+    optimizer = optim.make_optimizer(schedule=schedule, **config.optim.to_dict())
     model = _model(config, facts, mesh)
     task = step.Task(
         num_classes=facts.num_classes,
@@ -181,8 +151,32 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
     )
 
 
+def schedule_of(config: ConfigDict, facts: DataFacts) -> tuple[schedules.Schedule, int]:
+    """The learning rate by step, and the steps of the whole run.
+
+    Raises:
+      UsageError: no length, two lengths, or a warm-up and cool-down that don't fit into it.
+    """
+    total = _in_steps(config, facts, config, "total", required=True)
+    schedule = schedules.make_schedule(
+        config.schedule,
+        peak=config.optim.lr,
+        total_steps=total,
+        warmup_steps=_in_steps(config, facts, config, "warmup") or 0,
+        cooldown_steps=_in_steps(config, facts, config, "cooldown") or 0,
+        linear_end=config.schedule_end_lr,
+        timescale=config.schedule_timescale_steps,
+    )
+    return schedule, total
+
+
 def _in_steps(
-    config: ConfigDict, facts: DataFacts, group: ConfigDict, name: str, prefix: str = "", required: bool = False
+    config: ConfigDict,
+    facts: DataFacts,
+    group: ConfigDict,
+    name: str,
+    prefix: str = "",
+    required: bool = False,
 ) -> int | None:
     return durations.to_steps(
         prefix + name,
@@ -198,7 +192,9 @@ def _in_steps(
 def _train_flops(model: nn.Module) -> float:
     """Model FLOPs of one image's forward and backward pass."""
     fields = ("patch_size", "channels", "width", "depth", "mlp_dim", "num_classes", "pool", "rep_size")
-    forward = flops.vit_forward_flops(image_size=model.image_size, **{name: getattr(model, name) for name in fields})
+    forward = flops.vit_forward_flops(
+        image_size=model.image_size, **{name: getattr(model, name) for name in fields}
+    )
     return flops.TRAIN_PER_FORWARD * forward
 
 
@@ -229,7 +225,11 @@ def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
 
 
 def _abstract_state(
-    config: ConfigDict, model: nn.Module, optimizer: optax.GradientTransformation, facts: DataFacts, mesh: Mesh
+    config: ConfigDict,
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    facts: DataFacts,
+    mesh: Mesh,
 ) -> PyTree:
     shapes = jax.eval_shape(lambda: step.init_state(model, optimizer, facts.image_shape, config.seed))
     rules = {"rules": sharding.TENSOR_RULES, "fsdp_min_size": config.fsdp_min_size}

@@ -22,6 +22,7 @@ from vit_jax import distributed, flops
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import Dataset
 from vit_jax.data.pipeline import step_indices
+from vit_jax.errors import UsageError, known_names
 from vit_jax.evaluators.classification import Classification
 from vit_jax.job import Job
 from vit_jax.metrics import StepLog
@@ -110,9 +111,7 @@ def train(
         )
         for name in dataset.evals
     }
-    ids = functools.partial(
-        step_indices, config.seed, global_batch=config.global_batch, n=len(dataset.train)
-    )
+    ids = functools.partial(step_indices, config.seed, global_batch=config.global_batch, n=len(dataset.train))
     log = StepLog(
         writer,
         throughput,
@@ -139,7 +138,9 @@ def train(
                 watchdog.pat()
                 poll()
                 began = monotonic()
-                if step > start_step and _due(step, job.checkpoint_every, saved_at, config.checkpoint.every_minutes):
+                if step > start_step and _due(
+                    step, job.checkpoint_every, saved_at, config.checkpoint.every_minutes
+                ):
                     with buckets.bucket("checkpoint"):
                         checkpoints.save(step, state)
                     saved_at = monotonic()
@@ -198,6 +199,13 @@ def train(
     if examples is not None:
         examples.close()
     return outcome
+
+
+def check_best_metric(metric: str, dataset: Dataset) -> None:
+    """Raises UsageError unless `metric` ("" is fine: nothing is kept apart) comes out of an evaluation."""
+    known = [f"eval/{name}/accuracy" for name in dataset.evals]
+    if metric and metric not in known:
+        raise UsageError(f"checkpoint.best_metric {metric!r} isn't evaluated", known_names(metric, known))
 
 
 def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: float | None) -> bool:

@@ -17,7 +17,7 @@ HASHED_BYTES = 16 * 2**20
 _FORMAT = 1
 
 
-class Damaged(Exception):  # noqa: N818  (a state, not a mistake)
+class Damaged(Exception):
     """A step that can't be trusted; the message says why, in a few words."""
 
 

@@ -57,7 +57,9 @@ class StepLog:
         self._describe_batch = describe_batch
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._warned = 0.0
-        self._bar = tqdm(total=total_steps, initial=start_step, unit="step", dynamic_ncols=True, disable=not show_bar)
+        self._bar = tqdm(
+            total=total_steps, initial=start_step, unit="step", dynamic_ncols=True, disable=not show_bar
+        )
         self.last: dict[str, float | None] = {}
 
     def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
@@ -85,7 +87,9 @@ class StepLog:
         self._throughput.add(self._images)
         self._bar.update(1)
         if in_a_row > self._warned:
-            _log.warning("step %d: loss or gradient not finite, update skipped (%d in a row)", step, int(in_a_row))
+            _log.warning(
+                "step %d: loss or gradient not finite, update skipped (%d in a row)", step, int(in_a_row)
+            )
         self._warned = in_a_row
         due = step % self._every == 0 or step == self._total or not self.last
         if due or in_a_row >= self._limit:

@@ -195,7 +195,9 @@ def _accumulate(
 
     micro_batches = constrain(jax.tree.map(split, batch))
 
-    def add(total: tuple[jax.Array, PyTree], xs: tuple[jax.Array, Batch]) -> tuple[tuple[jax.Array, PyTree], None]:
+    def add(
+        total: tuple[jax.Array, PyTree], xs: tuple[jax.Array, Batch]
+    ) -> tuple[tuple[jax.Array, PyTree], None]:
         index, micro = xs
         part = value_and_grad(params, micro, jax.random.fold_in(key, index))
         return jax.tree.map(jnp.add, total, part), None

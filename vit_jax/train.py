@@ -11,17 +11,39 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit_jax import cli, distributed
+import jax
+from ml_collections import ConfigDict
 
-_log = logging.getLogger(__name__)
+from vit_jax import (
+    cli,
+    distributed,
+    loop,
+    optim,
+    sharding,
+    start,
+    workdir,
+)
+from vit_jax import (
+    config as config_lib,
+)
+from vit_jax import (
+    job as job_lib,
+)
+from vit_jax.checkpoint import Checkpoints, free_disk_warning
+from vit_jax.data.dataset import Dataset, open_dataset
+from vit_jax.timing import Buckets
+
+_log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
 
 # Keys that may differ from the stored config when a run goes on: they change where, how fast and how chattily it
-# runs, not what it computes. total_* has a rule of its own (allow_total_change).
+# runs, not what it computes.
 MAY_CHANGE_ON_RESUME = (
     "mesh.*", "fsdp_min_size", "distributed.*", "checkpoint.*", "eval.*", "log_*", "profile.*", "tensorboard",
     "watchdog_minutes", "compile_cache", "allow_*", "resume", "init",
     "data.num_threads", "data.num_workers", "data.prefetch_*",
 )  # fmt: skip
+# Another total changes the schedule of the steps to come, so it needs a word.
+TOTAL = "total_*"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,22 +56,98 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.Parser("python -m vit_jax.train", __doc__)
     parser.add_argument("--workdir", required=True, help="folder of the run; created, or continued")
     parsed = cli.parse(parser, argv)
-    config, workdir = parsed.config, Path(parsed.flags.workdir)
-
-    # Imported late: nothing above needs jax, and a mistyped flag is answered at once.
-    from vit_jax.timing import Buckets
-
+    config, path = parsed.config, Path(parsed.flags.workdir)
     buckets = Buckets()
+    if config.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     distributed.initialize(
         init_timeout_s=config.distributed.init_timeout_seconds,
         heartbeat_timeout_s=config.distributed.heartbeat_seconds,
         shutdown_timeout_s=config.distributed.heartbeat_seconds,
     )
-    from vit_jax import run
 
-    code = run.train(config, workdir, command=["python", "-m", "vit_jax.train", *argv], buckets=buckets)
+    dataset = open_dataset(config.data, seed=config.seed, num_classes=config.num_classes)
+    job = job_lib.build(config, dataset.facts())
+    loop.check_best_metric(config.checkpoint.best_metric, dataset)
+    opened = workdir.open_workdir(
+        path,
+        config_lib.to_dict(config),
+        may_change=MAY_CHANGE_ON_RESUME + ((TOTAL,) if config.allow_total_change else ()),
+        hints={TOTAL: "set allow_total_change=true to go on with another total"},
+        command=["python", "-m", "vit_jax.train", *argv],
+    )
+    workdir.write_classes(path, dataset.classes)
+    checkpoints = Checkpoints(
+        path / "checkpoints", keep=config.checkpoint.keep, keep_every_steps=config.checkpoint.keep_every_steps
+    )
+    best = (
+        Checkpoints(path / "best", keep=1, keep_every_steps=None) if config.checkpoint.best_metric else None
+    )
+    state, step = start.initial_state(job, checkpoints)
+
+    with cli.work():
+        _describe(job, dataset, path)
+        _warn_of_another_total(job, opened, step)
+        if step >= job.total_steps:
+            _log.info("already finished at step %d", step)
+        outcome = loop.train(job, dataset, path, checkpoints, best, state, step, buckets)
+        checkpoints.close()
+        if best is not None:
+            best.close()
+    _report(outcome, path)
     distributed.shutdown()
-    return code
+    return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
+
+
+def _describe(job: job_lib.Job, dataset: Dataset, path: Path) -> None:
+    """What a stranger wants to know from the log of a run before its first step."""
+    params = job.abstract_state.params
+    count = sum(x.size for x in jax.tree.leaves(params))
+    device = jax.devices()[0]
+    mesh = " x ".join(f"{axis} {size}" for axis, size in job.mesh.shape.items())
+    _log.info("devices: %d x %s, %d processes; mesh %s", jax.device_count(), device.device_kind,
+              jax.process_count(), mesh)  # fmt: skip
+    _log.info("model: %s, %.2f M parameters, %d classes, images %s", job.config.model.name, count / 1e6,
+              job.facts.num_classes, "x".join(map(str, job.facts.image_shape)))  # fmt: skip
+    _log.info("data: %s", dataset.describe(job.config.global_batch))
+    _log.info("length: %d steps of %d examples = %.2f epochs", job.total_steps, job.config.global_batch,
+              job.total_steps * job.config.global_batch / job.facts.num_examples)  # fmt: skip
+    if job.config.optim.wd:
+        _log.info("%s", optim.decay_summary(params, job.config.optim.wd_mask))
+    if job.mesh.size > 1:
+        _log.info("parameters on the mesh:\n%s", sharding.sharding_table(params, job.state_shardings.params))
+    state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(job.abstract_state))
+    free_disk_warning(path, state_bytes)
+
+
+def _warn_of_another_total(job: job_lib.Job, opened: workdir.Workdir, step: int) -> None:
+    changed = {key: pair for key, pair in opened.changed.items() if key.startswith("total_")}
+    if not changed or opened.stored is None:
+        return
+    stored: ConfigDict = config_lib.from_dict(opened.stored)
+    before = job_lib.schedule_of(stored, job.facts)[0]
+    _log.warning(
+        "%s: the learning rate at step %d becomes %.6g instead of %.6g",
+        ", ".join(f"{key} was {old}, is {new}" for key, (old, new) in changed.items()),
+        step, float(job.schedule(step)), float(before(step)),
+    )  # fmt: skip
+
+
+def _report(outcome: loop.Outcome, path: Path) -> None:
+    """The end of the log, and the last line of stdout."""
+    if not distributed.is_main():
+        return
+    seconds = outcome.seconds
+    spent = "  ".join(f"{name} {value:.1f}s" for name, value in seconds.items())
+    _log.info("time: %s; goodput %.1f %%", spent, 100 * seconds["step"] / seconds["total"])
+    _log.info("checkpoint: %s", path / "checkpoints" / str(outcome.step))
+    if outcome.preempted:
+        print(f"preempted step={outcome.step}: saved; the same command continues", flush=True)
+        return
+    shown = [
+        f"{key}={value:.6g}" for key, value in outcome.results.items() if key.endswith(("accuracy", "loss"))
+    ]
+    print(" ".join([f"done step={outcome.step}", *shown]), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """The data of a run: the training split, the splits that are evaluated, and one class map for all."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 from jax.sharding import Sharding
 from ml_collections import ConfigDict
 
@@ -12,6 +14,26 @@ from vit_jax.data import pipeline, prefetch, preprocess, rows, sources
 from vit_jax.errors import UsageError
 
 _BARE_SPLIT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?(\+[A-Za-z_]\w*(\[[^\]]*\])?)*")
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a job must know of its data; enough to compile it without having the data.
+
+    Attributes:
+      num_examples: of the training split.
+      num_classes: K.
+      image_shape: (H, W, C) after preprocessing.
+      label_shape: () for class indices, (K,) for multi-hot labels.
+      mean, std: per channel, in uint8 units: the model's input is (image - mean) / std.
+    """
+
+    num_examples: int
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    label_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -65,6 +87,35 @@ class Dataset:
 
         return batches
 
+    def facts(self) -> DataFacts:
+        """What the model and the step must know."""
+        mean, std = self.preprocess_train.normalize
+        return DataFacts(
+            num_examples=len(self.train),
+            num_classes=self.num_classes,
+            image_shape=self.image_shape,
+            label_shape=self.label_shape,
+            mean=tuple(map(float, mean)),
+            std=tuple(map(float, std)),
+        )
+
+    def describe(self, global_batch: int) -> str:
+        """One line: sizes of the splits, and what they and the pipeline will hold in this host's memory."""
+        splits = {"train": self.train, **self.evals}
+        sizes = ", ".join(
+            f"{name} {len(source)} ({source.spec}@{source.split})" for name, source in splits.items()
+        )
+        index = sum(source.memory_bytes() for source in splits.values())
+        images = prefetch.host_memory_bytes(
+            example_bytes=math.prod(self.image_shape),
+            local_batch=global_batch // jax.process_count(),
+            prefetch_buffer=self.config.prefetch_examples,
+            num_workers=self.config.num_workers,
+            depth=self.config.prefetch_batches,
+        )
+        mib = 2**20
+        return f"{sizes}; host memory: {index / mib:.1f} MiB of sources, {images / mib:.1f} MiB of images in flight"
+
     def _options(self, global_batch: int, sharding: Sharding) -> dict:
         return {
             "local_rows": prefetch.local_rows(sharding, global_batch),
@@ -115,6 +166,12 @@ def open_dataset(
         raise UsageError(
             f"data.preprocess_eval {config.preprocess_eval!r} is random",
             "leave random operations to preprocess_train",
+        )
+    if not all(map(np.array_equal, preprocess_train.normalize, preprocess_eval.normalize)):
+        raise UsageError(
+            f"data.preprocess_train {config.preprocess_train!r} and data.preprocess_eval "
+            f"{config.preprocess_eval!r} normalise differently",
+            "end both in the same value_range(...) or normalize(...)",
         )
     shapes = rows.probe(train, preprocess_train, seed, num_classes)
     for name, source in evals.items():
