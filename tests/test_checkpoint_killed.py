@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_checkpoint import _assert_equal, _mesh, _open, _restore, _state, _target
+from tests.test_checkpoint import _assert_equal, _mesh, _open, _restore, _state, _target, _truncate
 
 ROOT = Path(__file__).resolve().parent.parent
 
