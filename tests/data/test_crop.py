@@ -62,3 +62,13 @@ def test_tiny_images_never_give_an_empty_box(size):
         y, x, h, w = inception_box(rng, *size, (0.05, 1.0))
         assert 1 <= h <= size[0] - y
         assert 1 <= w <= size[1] - x
+
+
+def test_aspect_range_is_tensorflows_own():
+    """(0.75, 1.33), not (3/4, 4/3); on an image so large that rounding to pixels can't hide it."""
+    rng = np.random.default_rng(2)
+    boxes = np.array([inception_box(rng, 9000, 9000, (0.2, 0.4)) for _ in range(4000)])
+    aspects = boxes[:, 3] / boxes[:, 2]
+    rounding = 0.5 / boxes[:, 2].min()
+    assert 0.75 - rounding <= aspects.min() < 0.751
+    assert 1.329 < aspects.max() <= 1.33 + rounding
