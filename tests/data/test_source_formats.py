@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data import arrayrecord
+from vit_jax.data.decode import BadImage
 from vit_jax.data.source import Example
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
@@ -124,6 +125,20 @@ def test_arrayrecord_faults(tmp_path):
     (tmp_path / "manifest.json").write_text('{"format": "other"}')
     with pytest.raises(UsageError, match="isn't a manifest of"):
         open_source(f"arrayrecord:{tmp_path}", default_split="train")
+
+
+def test_arrayrecord_names_a_damaged_record(tmp_path):
+    examples = [Example(_RNG.bytes(5000), 0, str(i)) for i in range(8)]
+    _write(tmp_path, examples, classes=["a"], num_shards=1)
+    shard = tmp_path / "train" / "00000-of-00001.array_record"
+    data = bytearray(shard.read_bytes())
+    data[data.index(examples[3].image) + 2500] ^= 1
+    shard.write_bytes(data)
+    source = open_source(f"arrayrecord:{tmp_path}", default_split="train")
+    with pytest.raises(BadImage, match=r"arrayrecord:.*/train/3: damaged record"):
+        source[3]
+    assert source[2] == examples[2]
+    assert source[4] == examples[4]
 
 
 @pytest.fixture
