@@ -25,7 +25,7 @@ _JPEG_SCAN = b"\xff\xda"
 _JPEG_END = b"\xff\xd9"
 
 
-class BadImage(ValueError):  # noqa: N818 - a name for data, not for a fault of the program
+class BadImage(ValueError):
     """An image that can't be used. `name` says which (its path, or where it stands in the data set)."""
 
     def __init__(self, name: str, why: str) -> None:
