@@ -5,7 +5,7 @@ compile.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,28 +28,20 @@ _LARGE_SCAN = 100_000_000
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run, ready to be compiled. Durations are in optimizer steps; None means never."""
+class EvalJob:
+    """What it takes to evaluate: model, mesh and the compiled evaluation step.
+
+    Attributes:
+      abstract_params: ShapeDtypeStructs with shardings.
+    """
 
     config: ConfigDict
     facts: DataFacts
     mesh: Mesh
     model: nn.Module
-    optimizer: optax.GradientTransformation
-    schedule: Callable[[jax.Array | int], jax.Array]
     task: step.Task
-    total_steps: int
-    log_every: int
-    eval_every: int | None
-    checkpoint_every: int | None
     eval_batch: int
-    abstract_state: PyTree  # ShapeDtypeStructs with shardings
-    flops_per_image: float  # of a training step
-
-    @property
-    def state_shardings(self) -> PyTree:
-        """NamedSharding of every leaf of the state."""
-        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
+    abstract_params: PyTree
 
     @property
     def batch_sharding(self) -> NamedSharding:
@@ -65,15 +57,42 @@ class Job:
         }
         return {k: jax.ShapeDtypeStruct(s, d, sharding=self.batch_sharding) for k, (s, d) in shapes.items()}
 
+    def lower_eval_step(self) -> jax.stages.Lowered:
+        """The evaluation step (params, batch) -> sums, traced."""
+        function = functools.partial(step.eval_step, model=self.model, task=self.task)
+        jitted = jax.jit(function, out_shardings=sharding.replicated(self.mesh))
+        return jitted.lower(self.abstract_params, self.abstract_batch(self.eval_batch))
+
+
+@dataclass(frozen=True)
+class Job(EvalJob):
+    """A run, ready to be compiled. Durations are in optimizer steps; None means never.
+
+    Attributes:
+      abstract_state: ShapeDtypeStructs with shardings.
+      flops_per_image: of a training step.
+    """
+
+    optimizer: optax.GradientTransformation
+    schedule: schedules.Schedule
+    total_steps: int
+    log_every: int
+    eval_every: int | None
+    checkpoint_every: int | None
+    abstract_state: PyTree
+    flops_per_image: float
+
+    @property
+    def state_shardings(self) -> PyTree:
+        """NamedSharding of every leaf of the state."""
+        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
+
     def create_state(self) -> step.TrainState:
         """The state before the first step, created where it will live."""
-        return step.create_state(self._init, self.state_shardings)
-
-    @functools.cached_property
-    def _init(self) -> Callable[[], step.TrainState]:
-        return functools.partial(
+        init = functools.partial(
             step.init_state, self.model, self.optimizer, self.facts.image_shape, self.config.seed
         )
+        return step.create_state(init, self.state_shardings)
 
     def lower_train_step(self) -> jax.stages.Lowered:
         """The training step (state, batch) -> (state, metrics), traced; the state is donated."""
@@ -95,12 +114,6 @@ class Job:
         )
         return jitted.lower(self.abstract_state, self.abstract_batch(self.config.global_batch))
 
-    def lower_eval_step(self) -> jax.stages.Lowered:
-        """The evaluation step (params, batch) -> sums, traced."""
-        function = functools.partial(step.eval_step, model=self.model, task=self.task)
-        jitted = jax.jit(function, out_shardings=sharding.replicated(self.mesh))
-        return jitted.lower(self.abstract_state.params, self.abstract_batch(self.eval_batch))
-
 
 def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = None) -> Job:
     """Builds the job of a config.
@@ -113,14 +126,31 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
     Raises:
       UsageError: anything that doesn't go together; names the keys.
     """
-    mesh = sharding.make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor, devices)
+    evaluation = build_eval(config, facts, devices)
+    mesh, model = evaluation.mesh, evaluation.model
     sharding.check_batch(config.global_batch, mesh, config.accum_steps)
-    eval_batch = config.global_batch if config.eval.global_batch is None else config.eval.global_batch
-    sharding.check_batch(eval_batch, mesh, 1)
-
-    in_steps = functools.partial(_in_steps, config, facts)
     schedule, total = schedule_of(config, facts)
     optimizer = optim.make_optimizer(schedule=schedule, **config.optim.to_dict())
+    _check_size(config, evaluation)
+    shapes = jax.eval_shape(lambda: step.init_state(model, optimizer, facts.image_shape, config.seed))
+    return Job(
+        **evaluation.__dict__,
+        optimizer=optimizer,
+        schedule=schedule,
+        total_steps=total,
+        log_every=_in_steps(config, facts, config, "log_every") or total,
+        eval_every=_in_steps(config, facts, config.eval, "every", "eval."),
+        checkpoint_every=_in_steps(config, facts, config.checkpoint, "every", "checkpoint."),
+        abstract_state=_placed(config, shapes, mesh),
+        flops_per_image=_train_flops(model),
+    )
+
+
+def build_eval(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = None) -> EvalJob:
+    """The part of `build` that evaluation needs; arguments and errors alike."""
+    mesh = sharding.make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor, devices)
+    eval_batch = config.global_batch if config.eval.global_batch is None else config.eval.global_batch
+    sharding.check_batch(eval_batch, mesh, 1)
     model = _model(config, facts, mesh)
     task = step.Task(
         num_classes=facts.num_classes,
@@ -132,23 +162,8 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
         mean=facts.mean,
         std=facts.std,
     )
-    abstract_state = _abstract_state(config, model, optimizer, facts, mesh)
-    return Job(
-        config=config,
-        facts=facts,
-        mesh=mesh,
-        model=model,
-        optimizer=optimizer,
-        schedule=schedule,
-        task=task,
-        total_steps=total,
-        log_every=in_steps(config, "log_every") or total,
-        eval_every=in_steps(config.eval, "every", "eval."),
-        checkpoint_every=in_steps(config.checkpoint, "every", "checkpoint."),
-        eval_batch=eval_batch,
-        abstract_state=abstract_state,
-        flops_per_image=_train_flops(model),
-    )
+    params = jax.eval_shape(lambda: step.init_params(model, facts.image_shape, config.seed))
+    return EvalJob(config, facts, mesh, model, task, eval_batch, _placed(config, params, mesh))
 
 
 def schedule_of(config: ConfigDict, facts: DataFacts) -> tuple[schedules.Schedule, int]:
@@ -224,22 +239,23 @@ def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
     return model
 
 
-def _abstract_state(
-    config: ConfigDict,
-    model: nn.Module,
-    optimizer: optax.GradientTransformation,
-    facts: DataFacts,
-    mesh: Mesh,
-) -> PyTree:
-    shapes = jax.eval_shape(lambda: step.init_state(model, optimizer, facts.image_shape, config.seed))
-    rules = {"rules": sharding.TENSOR_RULES, "fsdp_min_size": config.fsdp_min_size}
-    sharding.check_unsharded(shapes.params, mesh, **rules)
-    parameters = sum(x.size for x in jax.tree.leaves(shapes.params))
+def _placed(config: ConfigDict, shapes: PyTree, mesh: Mesh) -> PyTree:
+    """The same tree with the shardings of the rules."""
+    placed = sharding.tree_shardings(
+        shapes, mesh, rules=sharding.TENSOR_RULES, fsdp_min_size=config.fsdp_min_size
+    )
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, placed)
+
+
+def _check_size(config: ConfigDict, job: EvalJob) -> None:
+    """Refuses what would waste the memory of a large model in silence."""
+    sharding.check_unsharded(
+        job.abstract_params, job.mesh, rules=sharding.TENSOR_RULES, fsdp_min_size=config.fsdp_min_size
+    )
+    parameters = sum(x.size for x in jax.tree.leaves(job.abstract_params))
     scanned = config.model.scan and config.model.remat == "none"
     if scanned and parameters > _LARGE_SCAN and not config.allow_scan_without_remat:
         raise UsageError(
             f"model.scan without model.remat keeps every layer's activations ({parameters / 1e6:.0f} M parameters)",
             "set model.remat=full or dots, model.scan=false, or allow_scan_without_remat=true",
         )
-    placed = sharding.tree_shardings(shapes, mesh, **rules)
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, placed)

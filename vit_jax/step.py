@@ -71,12 +71,16 @@ def purpose_key(seed: int, purpose: int, step: jax.Array | int) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
+def init_params(model: nn.Module, image_shape: tuple[int, int, int], seed: int) -> PyTree:
+    """Random initial parameters for images of `image_shape` [H, W, C]. Traceable."""
+    return model.init(purpose_key(seed, INIT, 0), jnp.zeros((1, *image_shape), jnp.float32))["params"]
+
+
 def init_state(
     model: nn.Module, optimizer: optax.GradientTransformation, image_shape: tuple[int, int, int], seed: int
 ) -> TrainState:
     """The state before the first step, for images of `image_shape` [H, W, C]. Traceable; see create_state."""
-    images = jnp.zeros((1, *image_shape), jnp.float32)
-    params = model.init(purpose_key(seed, INIT, 0), images)["params"]
+    params = init_params(model, image_shape, seed)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer.init(params), zero, zero)
 

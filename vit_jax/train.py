@@ -9,9 +9,9 @@ it again). Overrides: --config.KEY=VALUE with the keys of configs/base.py.
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
+from etils import epath
 from ml_collections import ConfigDict
 
 from vit_jax import (
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.Parser("python -m vit_jax.train", __doc__)
     parser.add_argument("--workdir", required=True, help="folder of the run; created, or continued")
     parsed = cli.parse(parser, argv)
-    config, path = parsed.config, Path(parsed.flags.workdir)
+    config, path = parsed.config, epath.Path(parsed.flags.workdir)
     buckets = Buckets()
     if config.compile_cache:
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
 
 
-def _describe(job: job_lib.Job, dataset: Dataset, path: Path) -> None:
+def _describe(job: job_lib.Job, dataset: Dataset, path: epath.Path) -> None:
     """What a stranger wants to know from the log of a run before its first step."""
     params = job.abstract_state.params
     count = sum(x.size for x in jax.tree.leaves(params))
@@ -133,7 +133,7 @@ def _warn_of_another_total(job: job_lib.Job, opened: workdir.Workdir, step: int)
     )  # fmt: skip
 
 
-def _report(outcome: loop.Outcome, path: Path) -> None:
+def _report(outcome: loop.Outcome, path: epath.Path) -> None:
     """The end of the log, and the last line of stdout."""
     if not distributed.is_main():
         return

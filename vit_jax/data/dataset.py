@@ -13,6 +13,11 @@ from ml_collections import ConfigDict
 from vit_jax.data import pipeline, prefetch, preprocess, rows, sources
 from vit_jax.errors import UsageError
 
+# `data.NAME` of these names is evaluated as eval/NAME/... where it is set.
+EVAL_SPLITS = ("val", "test")
+# What data sets call the split of a name, in order of preference.
+_ALIASES = {"val": ("val", "validation", "valid"), "test": ("test",)}
+
 _BARE_SPLIT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?(\+[A-Za-z_]\w*(\[[^\]]*\])?)*")
 
 
@@ -21,7 +26,7 @@ class DataFacts:
     """What a job must know of its data; enough to compile it without having the data.
 
     Attributes:
-      num_examples: of the training split.
+      num_examples: of the training split; 0 where only evaluation is meant.
       num_classes: K.
       image_shape: (H, W, C) after preprocessing.
       label_shape: () for class indices, (K,) for multi-hot labels.
@@ -37,61 +42,31 @@ class DataFacts:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Open sources and their preprocessing.
+class EvalData:
+    """The splits to evaluate, open.
 
     Attributes:
-      train: the training split.
-      evals: name -> split, for every `data.NAME` that is set.
-      classes: names by index, taken from train.
+      config: the `data` group of the configuration.
+      evals: name -> split.
+      classes: names by index; num_classes: K, as many or more.
       image_shape: (H, W, C) after preprocessing; label_shape: () or (K,).
+      bad_images: count of what couldn't be read.
     """
 
-    config: ConfigDict  # the `data` group
-    train: sources.Source
+    config: ConfigDict
     evals: dict[str, sources.Source]
     classes: tuple[str, ...]
     num_classes: int
-    preprocess_train: preprocess.Preprocess
     preprocess_eval: preprocess.Preprocess
     image_shape: tuple[int, int, int]
     label_shape: tuple[int, ...]
     bad_images: pipeline.BadImageLog
 
-    def train_batches(
-        self, *, seed: int, global_batch: int, start_step: int, sharding: Sharding
-    ) -> prefetch.DevicePrefetch:
-        """Endless batches on the devices from `start_step` on; close it."""
-        host = pipeline.train_batches(
-            self.train,
-            self.preprocess_train,
-            seed=seed,
-            global_batch=global_batch,
-            start_step=start_step,
-            **self._options(global_batch, sharding),
-        )
-        return self._prefetch(host, global_batch, sharding)
-
-    def eval_batches(
-        self, name: str, *, global_batch: int, sharding: Sharding
-    ) -> Callable[[], Iterator[dict[str, jax.Array]]]:
-        """A function that gives a fresh pass over the split, padded and masked."""
-
-        def batches() -> Iterator[dict[str, jax.Array]]:
-            host = pipeline.eval_batches(
-                self.evals[name], self.preprocess_eval, global_batch=global_batch,
-                **self._options(global_batch, sharding),
-            )  # fmt: skip
-            with self._prefetch(host, global_batch, sharding) as on_devices:
-                yield from on_devices
-
-        return batches
-
     def facts(self) -> DataFacts:
         """What the model and the step must know."""
-        mean, std = self.preprocess_train.normalize
+        mean, std = self.preprocess_eval.normalize
         return DataFacts(
-            num_examples=len(self.train),
+            num_examples=0,
             num_classes=self.num_classes,
             image_shape=self.image_shape,
             label_shape=self.label_shape,
@@ -99,22 +74,20 @@ class Dataset:
             std=tuple(map(float, std)),
         )
 
-    def describe(self, global_batch: int) -> str:
-        """One line: sizes of the splits, and what they and the pipeline will hold in this host's memory."""
-        splits = {"train": self.train, **self.evals}
-        sizes = ", ".join(
-            f"{name} {len(source)} ({source.spec}@{source.split})" for name, source in splits.items()
-        )
-        index = sum(source.memory_bytes() for source in splits.values())
-        images = prefetch.host_memory_bytes(
-            example_bytes=math.prod(self.image_shape),
-            local_batch=global_batch // jax.process_count(),
-            prefetch_buffer=self.config.prefetch_examples,
-            num_workers=self.config.num_workers,
-            depth=self.config.prefetch_batches,
-        )
-        mib = 2**20
-        return f"{sizes}; host memory: {index / mib:.1f} MiB of sources, {images / mib:.1f} MiB of images in flight"
+    def eval_batches(
+        self, name: str, *, global_batch: int, sharding: Sharding
+    ) -> Callable[[], Iterator[dict[str, jax.Array]]]:
+        """A function that gives a fresh pass over the split: batches on the devices, padded and masked."""
+
+        def batches() -> Iterator[dict[str, jax.Array]]:
+            options = self._options(global_batch, sharding)
+            host = pipeline.eval_batches(
+                self.evals[name], self.preprocess_eval, global_batch=global_batch, **options
+            )
+            with self._prefetch(host, global_batch, sharding) as on_devices:
+                yield from on_devices
+
+        return batches
 
     def _options(self, global_batch: int, sharding: Sharding) -> dict:
         return {
@@ -134,67 +107,133 @@ class Dataset:
         return prefetch.device_prefetch(host, sharding, global_batch=global_batch, depth=depth)
 
 
-def open_dataset(
-    config: ConfigDict, *, seed: int, num_classes: int | None, classes: tuple[str, ...] | None = None
-) -> Dataset:
-    """Opens every split of the `data` group and reads one example.
+@dataclass(frozen=True)
+class Dataset(EvalData):
+    """The training split too.
+
+    Attributes:
+      train: the training split, which the class map comes from.
+    """
+
+    train: sources.Source
+    preprocess_train: preprocess.Preprocess
+
+    def facts(self) -> DataFacts:
+        """What the model and the step must know."""
+        return DataFacts(**{**super().facts().__dict__, "num_examples": len(self.train)})
+
+    def train_batches(
+        self, *, seed: int, global_batch: int, start_step: int, sharding: Sharding
+    ) -> prefetch.DevicePrefetch:
+        """Endless batches on the devices from `start_step` on; close it."""
+        host = pipeline.train_batches(
+            self.train,
+            self.preprocess_train,
+            seed=seed,
+            global_batch=global_batch,
+            start_step=start_step,
+            **self._options(global_batch, sharding),
+        )
+        return self._prefetch(host, global_batch, sharding)
+
+    def describe(self, global_batch: int) -> str:
+        """One line: sizes of the splits, and what they and the pipeline will hold in this host's memory."""
+        splits = {"train": self.train, **self.evals}
+        sizes = ", ".join(
+            f"{name} {len(source)} ({source.spec}@{source.split})" for name, source in splits.items()
+        )
+        index = sum(source.memory_bytes() for source in splits.values())
+        images = prefetch.host_memory_bytes(
+            example_bytes=math.prod(self.image_shape),
+            local_batch=global_batch // jax.process_count(),
+            prefetch_buffer=self.config.prefetch_examples,
+            num_workers=self.config.num_workers,
+            depth=self.config.prefetch_batches,
+        )
+        mib = 2**20
+        return f"{sizes}; host memory: {index / mib:.1f} MiB of sources, {images / mib:.1f} MiB of images in flight"
+
+
+def open_dataset(config: ConfigDict, *, seed: int, num_classes: int | None) -> Dataset:
+    """Opens every split of the `data` group and reads an example of each.
 
     Args:
       config: the `data` group of the configuration.
       seed: of the run.
       num_classes: K if it is to be larger than what train has; None: as many.
-      classes: the class map of a stored run; None: taken from train.
 
     Raises:
       UsageError: missing data, an empty split, an unknown source or operation, classes that don't fit.
     """
-    train = sources.open_source(config.train, default_split="train", classes=classes)
-    classes = tuple(train.classes)
+    train = sources.open_source(config.train, default_split="train")
+    preprocess_train = preprocess.parse(config.preprocess_train)
+    evals = open_eval_data(config, classes=tuple(train.classes), num_classes=num_classes)
+    if not all(map(np.array_equal, preprocess_train.normalize, evals.preprocess_eval.normalize)):
+        raise UsageError(
+            f"data.preprocess_train {config.preprocess_train!r} and data.preprocess_eval "
+            f"{config.preprocess_eval!r} normalise differently",
+            "end both in the same value_range(...) or normalize(...)",
+        )
+    shapes = rows.probe(train, preprocess_train, seed, evals.num_classes)
+    if evals.evals and evals.image_shape != shapes.image:
+        raise UsageError(
+            f"data.preprocess_eval gives images {list(evals.image_shape)}, "
+            f"data.preprocess_train gives {list(shapes.image)}",
+            "make the two end in the same (height, width, channels)",
+        )
+    fields = {**evals.__dict__, "image_shape": shapes.image, "label_shape": shapes.label}
+    return Dataset(**fields, train=train, preprocess_train=preprocess_train)
+
+
+def open_eval_data(config: ConfigDict, *, classes: tuple[str, ...], num_classes: int | None) -> EvalData:
+    """Opens the splits to evaluate with a given class map.
+
+    Args:
+      config: the `data` group; `train` is used only where a bare split expression refers to its source.
+      classes: the class map of the training data.
+      num_classes: K if it is larger; None: as many.
+
+    Raises:
+      UsageError: as for `open_dataset`.
+    """
     if num_classes is not None and num_classes < len(classes):
         raise UsageError(
             f"num_classes is {num_classes} but data.train={config.train!r} has {len(classes)} classes",
             f"set num_classes={len(classes)} or more, or leave it out",
         )
     num_classes = len(classes) if num_classes is None else num_classes
-    evals = {}
-    for name in split_names(config):
-        spec = full_spec(config[name], config.train)
-        evals[name] = sources.open_source(spec, default_split=name, classes=classes)
-    preprocess_train = preprocess.parse(config.preprocess_train)
-    preprocess_eval = preprocess.parse(config.preprocess_eval)
-    if preprocess_eval.random:
+    program = preprocess.parse(config.preprocess_eval)
+    if program.random:
         raise UsageError(
             f"data.preprocess_eval {config.preprocess_eval!r} is random",
             "leave random operations to preprocess_train",
         )
-    if not all(map(np.array_equal, preprocess_train.normalize, preprocess_eval.normalize)):
-        raise UsageError(
-            f"data.preprocess_train {config.preprocess_train!r} and data.preprocess_eval "
-            f"{config.preprocess_eval!r} normalise differently",
-            "end both in the same value_range(...) or normalize(...)",
-        )
-    shapes = rows.probe(train, preprocess_train, seed, num_classes)
-    for name, source in evals.items():
-        found = rows.probe(source, preprocess_eval, None, num_classes)
-        if found.image != shapes.image:
-            raise UsageError(
-                f"data.preprocess_eval gives {found.image} images for data.{name}, "
-                f"data.preprocess_train gives {shapes.image}",
-                "make the two end in the same (height, width, channels)",
-            )
-    return Dataset(
-        config, train, evals, classes, num_classes, preprocess_train, preprocess_eval, shapes.image, shapes.label,
-        pipeline.BadImageLog(),
-    )  # fmt: skip
-
-
-def split_names(config: ConfigDict) -> list[str]:
-    """The splits of the `data` group that are evaluated, in alphabetical order."""
-    return [name for name in ("test", "val") if config[name]]
+    evals, shapes = {}, {}
+    for name in EVAL_SPLITS:
+        if config[name]:
+            spec = full_spec(config[name], config.train)
+            evals[name] = sources.open_source(spec, default_split=_default_split(spec, name), classes=classes)
+            shapes[name] = rows.probe(evals[name], program, None, num_classes)
+    if len({found.image for found in shapes.values()}) > 1:
+        listed = ", ".join(f"{list(found.image)} for data.{name}" for name, found in shapes.items())
+        raise UsageError(f"data.preprocess_eval gives images {listed}", "add a resize or crop to it")
+    image, label = next(((found.image, found.label) for found in shapes.values()), ((0, 0, 0), ()))
+    return EvalData(
+        config, evals, classes, num_classes, program, image, label, bad_images=pipeline.BadImageLog()
+    )
 
 
 def full_spec(value: str, train_spec: str) -> str:
     """`test[:50%]` alone means that split of the source of data.train; anything else is a full spec."""
     if value in sources.KINDS or not _BARE_SPLIT.fullmatch(value):
         return value
-    return train_spec.partition("@")[0] + "@" + value
+    kind, location, _ = sources.parse_spec(train_spec)
+    return f"{kind}:{location}@{value}" if location else f"{kind}@{value}"
+
+
+def _default_split(spec: str, name: str) -> str:
+    """What this data set calls the split of `data.NAME` when the spec names none."""
+    if sources.parse_spec(spec)[2] is not None:
+        return name
+    catalog = sources.open_catalog(spec)
+    return next((alias for alias in _ALIASES[name] if catalog.has(alias)), name)
