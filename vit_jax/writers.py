@@ -80,7 +80,13 @@ class Writers:
 def _drop_partial_line(path: Path) -> None:
     if not path.exists():
         return
-    with path.open("rb+") as file:
+    if "://" in str(path):  # a bucket's objects can't be cut, only written anew
+        content = path.read_bytes()
+        keep = content.rfind(b"\n") + 1
+        if keep != len(content):
+            path.write_bytes(content[:keep])
+        return
+    with Path(path).open("rb+") as file:  # etils' paths know no such mode
         size = file.seek(0, 2)
         keep = size
         while keep > 0:  # backwards, a block at a time, to the last newline
