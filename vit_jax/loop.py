@@ -141,10 +141,12 @@ def train(
                 if step > start_step and _due(
                     step, job.checkpoint_every, saved_at, config.checkpoint.every_minutes
                 ):
+                    log.flush()  # what a run restarted from here won't compute again
                     with buckets.bucket("checkpoint"):
                         checkpoints.save(step, state)
                     saved_at = monotonic()
-                if step > start_step and job.eval_every and step % job.eval_every == 0:
+                # Also at start_step: the run before may have ended between the save and the evaluation.
+                if step > 0 and job.eval_every and step % job.eval_every == 0:
                     log.flush()
                     with buckets.bucket("eval"):
                         results = _evaluate(evaluators, state, step, writer, watchdog)
@@ -179,6 +181,7 @@ def train(
     except Preempted:
         _log.info("told to stop (SIGTERM): saving step %d", step)
         outcome.preempted = True
+        log.flush()
         with buckets.bucket("checkpoint"):
             if checkpoints.latest_step() != step:
                 checkpoints.save(step, state)
