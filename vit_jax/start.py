@@ -33,11 +33,11 @@ def initial_state(job: Job, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         state = reader.restore(step, job.abstract_state)
         _log.info("resuming from step %d of %s", step, reader.folder)
         return state, step
-    state = job.create_state()
-    if job.config.init:
-        state = state.replace(params=_read_params(job.config.init, job.abstract_state.params))
-        _log.info("parameters from %s", job.config.init)
-    return state, 0
+    if not job.config.init:
+        return job.create_state(), 0
+    params = _read_params(job.config.init, job.abstract_state.params)  # may refuse: before any compile
+    _log.info("parameters from %s", job.config.init)
+    return job.create_state().replace(params=params), 0
 
 
 def open_run(spec: str) -> tuple[Reader, int | None]:
