@@ -47,28 +47,23 @@ def test_twenty_steps_equal_one_device(one_device, mesh):
     assert_trees_close(state.params, one_device[0].params, atol=2e-5, rtol=0)
     # Shardings are those of the rules before and after.
     for tree in (before, state):
+        total = split = 0
         for leaf, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(job.state_shardings), strict=True):
             assert leaf.sharding.is_equivalent_to(wanted, leaf.ndim)
-
-
-@pytest.mark.parametrize("mesh", MESHES[1:])
-def test_at_least_nine_tenths_of_the_bytes_are_sharded(mesh):
-    job = tiny_job(8, mesh__replica=mesh[0], mesh__fsdp=mesh[1], mesh__tensor=mesh[2], fsdp_min_size=0)
-    state, _ = run(job, 1)
-    total = split = 0
-    for leaf in jax.tree.leaves(state):
-        total += leaf.nbytes
-        split += leaf.nbytes * (leaf.sharding.shard_shape(leaf.shape) != leaf.shape)
-    assert split >= 0.9 * total
+            total += leaf.nbytes
+            split += leaf.nbytes * (leaf.sharding.shard_shape(leaf.shape) != leaf.shape)
+        assert mesh[1] == 1 or split >= 0.9 * total
 
 
 @pytest.mark.parametrize("loss", ["softmax_xent", "sigmoid_xent"])
 def test_accumulation_equals_the_full_batch(loss):
     # One masked row: micro-batches hold 8 and 7 real examples and must weigh accordingly.
     mask = [1.0] * 15 + [0.0]
-    whole, losses = run(tiny_job(loss=loss), 3, mask=mask)
-    for devices, accum in ((1, 2), (1, 4), (2, 4)):
-        parts, accum_losses = run(tiny_job(devices, loss=loss, accum_steps=accum), 3, mask=mask)
+    whole, losses = run(tiny_job(loss=loss, model__depth=1), 3, mask=mask)
+    for devices, accum in ((1, 2), (2, 4)):
+        parts, accum_losses = run(
+            tiny_job(devices, loss=loss, accum_steps=accum, model__depth=1), 3, mask=mask
+        )
         np.testing.assert_allclose(accum_losses, losses, rtol=1e-5)
         assert_trees_close(parts.params, whole.params, atol=2e-5, rtol=0)
 
@@ -84,7 +79,9 @@ def test_masked_rows_do_not_count():
 
 
 def test_regularisers_are_a_function_of_seed_and_step():
-    fields = dict(model__dropout=0.1, model__stoch_depth=0.2, mixup_alpha=0.5, label_smoothing=0.1)
+    fields = dict(
+        model__depth=1, model__dropout=0.1, model__stoch_depth=0.2, mixup_alpha=0.5, label_smoothing=0.1
+    )
     (a, losses), (b, again) = run(tiny_job(**fields), 3), run(tiny_job(**fields), 3)
     assert losses == again
     assert_trees_equal(a, b)
