@@ -284,10 +284,13 @@ def first_line(error: BaseException) -> str:
 
 def _quiet_orbax() -> None:
     """What orbax logs, with tracebacks, is raised by this module as one clear error."""
-    logger = logging.getLogger("absl")
-    if _not_from_orbax not in logger.filters:
-        logger.addFilter(_not_from_orbax)
+    for name in ("absl", "asyncio"):
+        logger = logging.getLogger(name)
+        if _not_from_orbax not in logger.filters:
+            logger.addFilter(_not_from_orbax)
 
 
 def _not_from_orbax(entry: logging.LogRecord) -> bool:
+    if entry.name == "asyncio":  # of each array's write that failed, long after the first one was reported
+        return "orbax" not in entry.getMessage()
     return "orbax" not in entry.pathname.replace("\\", "/").split("/")
