@@ -73,10 +73,11 @@ class StepLog:
             self._handle(*former)
 
     def flush(self) -> None:
-        """Handles the step still pending, waiting for it."""
+        """Handles the step still pending, waiting for it, and leaves the line free for what is logged next."""
         former, self._pending = self._pending, None
         if former is not None:
             self._handle(*former)
+        self._bar.clear()
 
     def close(self) -> None:
         """Takes the progress bar away."""
