@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -288,6 +289,19 @@ def _quiet_orbax() -> None:
         logger = logging.getLogger(name)
         if _not_from_orbax not in logger.filters:
             logger.addFilter(_not_from_orbax)
+    if not isinstance(sys.unraisablehook, _WithoutLateWrites):
+        sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
+
+
+class _WithoutLateWrites:
+    """Python's hook for exceptions nobody can catch, without those of writes that end after the save has failed."""
+
+    def __init__(self, former: Callable[[Any], Any]) -> None:
+        self._former = former
+
+    def __call__(self, unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self._former(unraisable)
 
 
 def _not_from_orbax(entry: logging.LogRecord) -> bool:
