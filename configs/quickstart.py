@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     """The quickstart configuration."""
     config = base_config()
 
-    config.total_epochs = 100.0
+    config.total_epochs = 60.0
     config.warmup_epochs = 5.0
     config.global_batch = 128
 
@@ -39,6 +39,6 @@ def get_config() -> ConfigDict:
     config.schedule = "cosine"
 
     config.log_every_steps = 20
-    config.eval.every_epochs = 25.0
-    config.checkpoint.every_epochs = 25.0
+    config.eval.every_epochs = 20.0
+    config.checkpoint.every_epochs = 20.0
     return config

@@ -1,18 +1,12 @@
 """Refuses, in one sentence, models that can't be built and images that a model isn't made for."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
+from flax import linen as nn
 
 from vit_jax.errors import UsageError, known_names
 from vit_jax.models import heads, posemb
 from vit_jax.models.attention import attention_function
 from vit_jax.models.mlp import GELU
-
-if TYPE_CHECKING:
-    from vit_jax.models.vit import ViT
 
 REMAT = ("none", "dots", "full")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -43,7 +37,7 @@ def grid_of(image_size: int | tuple[int, int], patch_size: int) -> tuple[int, in
     return height // patch_size, width // patch_size
 
 
-def check_model(model: ViT) -> None:
+def check_model(model: nn.Module) -> None:
     """Checks every field of a model.
 
     Raises:
@@ -77,7 +71,7 @@ def check_model(model: ViT) -> None:
     attention_function(model.attention)
 
 
-def check_images(model: ViT, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
+def check_images(model: nn.Module, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
     """Checks a batch of images, [B, H, W, C] floating point, against the model.
 
     Raises:
@@ -100,13 +94,13 @@ def check_images(model: ViT, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
         )
 
 
-def _at_least(model: ViT, field: str, least: int) -> None:
+def _at_least(model: nn.Module, field: str, least: int) -> None:
     value = getattr(model, field)
     if not isinstance(value, int) or value < least:
         raise UsageError(f"{field} is {value!r}", f"it must be a whole number of at least {least}")
 
 
-def _one_of(model: ViT, field: str, known: tuple[str, ...]) -> None:
+def _one_of(model: nn.Module, field: str, known: tuple[str, ...]) -> None:
     value = getattr(model, field)
     if value not in known:
         raise UsageError(f"unknown {field} {value!r}", known_names(str(value), known))
