@@ -108,7 +108,10 @@ def environment(devices: int) -> dict[str, str]:
 def finish(process: subprocess.Popen, began: float | None = None) -> Done:
     """Waits for the end of a started command; seconds count from `began`, or from now."""
     began = time.monotonic() if began is None else began
-    out, err = process.communicate(timeout=180)
+    try:
+        out, err = process.communicate(timeout=600)
+    finally:
+        process.kill()  # nothing once it has ended
     return Done(process.returncode, out, err or "", time.monotonic() - began)
 
 

@@ -35,6 +35,7 @@ def pictures(tmp_path):
     return root
 
 
+@pytest.mark.slow
 def test_a_bad_image_stops_the_run_by_name(command, pictures, tmp_path):
     done = command.run(tmp_path / "run", FOLDER | {"data.train": f"folder:{pictures}"})
     assert done.code == 1

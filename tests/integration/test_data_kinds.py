@@ -32,9 +32,8 @@ def _write(root, classes, examples, num_test):
     return f"arrayrecord:{root}"
 
 
-@pytest.mark.parametrize(
-    ("decode", "channels"), [("decode", 3), pytest.param("decode(channels=1)", 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("decode", "channels"), [("decode", 3), ("decode(channels=1)", 1)])
 def test_gray_arrays_train_a_model_of_three_channels_or_one(command, golden, tmp_path, decode, channels):
     with np.load(golden / "cases" / "gray28.npz") as arrays:
         images, labels = arrays["image"], arrays["label"]
@@ -59,6 +58,7 @@ def test_gray_arrays_train_a_model_of_three_channels_or_one(command, golden, tmp
     assert f"images 28x28x{channels}" in done.err
 
 
+@pytest.mark.slow
 def test_multi_label_data_with_the_sigmoid_loss(command, tmp_path):
     """Each image shows any of three stripes; one of each split shows none."""
     rng = np.random.default_rng(0)

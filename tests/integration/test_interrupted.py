@@ -64,7 +64,7 @@ def _to_the_end(command, workdir, sets=None):
     return done
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_a_random_step(command, finished, tmp_path, seed):
     unbroken = finished("plain")
     rng = np.random.default_rng(seed)
@@ -140,7 +140,7 @@ def test_sigterm_saves_the_step_it_is_at(command, finished, tmp_path):
     ("begun", "stopped_at"),
     [
         pytest.param(10, 10, id="right after a save, noticed in the evaluation"),
-        pytest.param(20, 20, id="in the last step, noticed in the last evaluation"),
+        pytest.param(20, 20, id="in the last step, noticed in the last evaluation", marks=pytest.mark.slow),
     ],
 )
 def test_sigterm_while_evaluating(command, finished, tmp_path, begun, stopped_at):

@@ -55,6 +55,7 @@ def test_a_run_leaves_its_records_and_a_second_one_is_equal_bit_for_bit(command,
     assert saved_steps(folder) == [10, 20, 30]
 
 
+@pytest.mark.slow
 def test_the_compilation_cache_changes_no_bit(command, finished, tmp_path):
     assert command.run(tmp_path / "run", {"compile_cache": None, "total_steps": 30}).code == 0
     assert_same_state(state(tmp_path / "run"), state(finished("plain")))
