@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from vit_jax.config import base_config
 
 
-def get_config(folder: str) -> ConfigDict:
+def get_config(folder: str = "tiny-imagenet") -> ConfigDict:
     """folder: with `train` and `validation` subfolders of one folder per class."""
     config = base_config()
 

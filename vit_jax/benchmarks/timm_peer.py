@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import re
 from collections.abc import Callable
 
@@ -42,6 +43,8 @@ def timm_calls(
     Returns:
       None if timm has no such model.
     """
+    # Its threads would spin while the other candidates have their turn, and while others use the machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     torch, timm = importlib.import_module("torch"), importlib.import_module("timm")
     name = timm_name(model)
     if name is None or not timm.is_model(name):
