@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
 SHARDED = {"mesh.replica": 2, "mesh.fsdp": 2, "fsdp_min_size": 1, "log_every_steps": 1}
 LONG = SHARDED | {
-    "total_steps": 400,
-    "warmup_steps": 50,
-    "checkpoint.every_steps": 100,
+    "total_steps": 200,
+    "warmup_steps": 20,
+    "checkpoint.every_steps": 50,
     "eval.every_steps": None,
 }
 
@@ -82,10 +82,10 @@ def test_sigterm_to_one_stops_both_and_one_process_goes_on(command, finished, tm
     again = command.run(run, LONG, devices=4)
     assert again.code == 0, again.err
     assert f"continuing from step {stopped_at} " in again.err
-    if stopped_at % 100 == 0 and stopped_at in saved_steps(run):
+    if stopped_at % 50 == 0 and stopped_at in saved_steps(run):
         assert_same_state(state(run, stopped_at), before)
     assert example_ids(run) == example_ids(alone)
-    _agree(metrics(run), metrics(alone), range(1, min(stopped_at + 10, 400)))
+    _agree(metrics(run), metrics(alone), range(1, min(stopped_at + 10, 200)))
 
 
 def test_killing_one_ends_the_other(command, tmp_path):
