@@ -16,14 +16,14 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> ConfigDict:
     """folder: of the four IDX files."""
     config = base_config()
 
-    config.total_epochs = 10.0
+    config.total_epochs = 8.0
     config.warmup_steps = 300
     config.global_batch = 256
 
-    config.model.name = "mu/4"
-    config.model.width = 64
+    config.model.name = "mu/7"
+    config.model.width = 96
     config.model.depth = 4
-    config.model.mlp_dim = 256
+    config.model.mlp_dim = 384
     config.model.num_heads = 4
     config.model.pool = "gap"
 

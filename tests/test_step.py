@@ -149,7 +149,7 @@ def test_multi_hot_labels_train():
         (dict(total_epochs=1.0), "total_steps and total_epochs"),
         (dict(mesh__fsdp=3), "mesh"),
         (dict(model__pool="none"), "pool"),
-        (dict(eval__global_batch=7), "7"),
+        (dict(eval__global_batch=0), "eval.global_batch is 0"),
     ],
 )
 def test_what_can_be_refused_is_refused_before_any_compile(overrides, says):

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from vit_jax import manifest
 from vit_jax.checkpoint_reader import ITEM, CheckpointDamaged, Reader, StateMismatch, first_line, nested
 from vit_jax.digest import Started, finish_digests, named_leaves, start_digests
-from vit_jax.errors import UsageError
+from vit_jax.errors import RunFailed, UsageError
 from vit_jax.manifest import Damaged
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-class CheckpointFailed(RuntimeError):
+class CheckpointFailed(RunFailed):
     """A save failed: storage full or gone. Steps saved earlier are intact."""
 
 

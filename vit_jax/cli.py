@@ -16,7 +16,7 @@ from ml_collections import ConfigDict, config_flags
 
 from vit_jax import config as config_lib
 from vit_jax.distributed import EXIT_FAILED, EXIT_OK, EXIT_REFUSED
-from vit_jax.errors import UsageError, known_names
+from vit_jax.errors import RunFailed, UsageError, known_names
 
 # Command -> module with `main(argv) -> exit code`. Only what exists.
 COMMANDS = {
@@ -95,17 +95,13 @@ def _override(config: ConfigDict, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(values["config"].override_values)
 
 
-class WorkFailed(Exception):
-    """A UsageError that came up only after work had started: reported alike, but exits with 1."""
-
-
 @contextlib.contextmanager
 def work() -> Iterator[None]:
     """Marks where work starts: from here on even a user's mistake is a failed run (exit 1), not a refusal."""
     try:
         yield
     except UsageError as e:
-        raise WorkFailed(str(e)) from e
+        raise RunFailed(str(e)) from e
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
@@ -121,7 +117,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         code = e.code if isinstance(e.code, int) else EXIT_FAILED
     except KeyboardInterrupt:
         code = _report("interrupted (start the same command again to go on)", 130)
-    except (UsageError, WorkFailed) as e:
+    except (UsageError, RunFailed) as e:
         if "--debug" in argv:
             traceback.print_exc()
         code = _report(str(e), EXIT_REFUSED if isinstance(e, UsageError) else EXIT_FAILED)

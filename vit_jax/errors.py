@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend."""
+"""What a user is told: refusals before any work, and failures of a run."""
 
 import difflib
 from collections.abc import Iterable
@@ -20,6 +20,13 @@ class UsageError(ValueError):
     def __reduce__(self) -> tuple:
         """Survives the way out of a worker process."""
         return type(self), (self.what, self.remedy, self.details)
+
+
+class RunFailed(RuntimeError):
+    """A run that had started failed, for a reason that the message tells in full, with a remedy.
+
+    The command line prints it as it is and exits with 1.
+    """
 
 
 # Up to so many known names are all shown, beside the nearest.

@@ -150,7 +150,10 @@ def build_eval(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | No
     """The part of `build` that evaluation needs; arguments and errors alike."""
     mesh = sharding.make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor, devices)
     eval_batch = config.global_batch if config.eval.global_batch is None else config.eval.global_batch
-    sharding.check_batch(eval_batch, mesh, 1)
+    if eval_batch < 1:
+        raise UsageError(f"eval.global_batch is {eval_batch}", "give at least 1, or leave it out")
+    # Padding costs nothing but time, so any size will do: rounded up to a row for every shard.
+    eval_batch += -eval_batch % sharding.data_shards(mesh)
     model = _model(config, facts, mesh)
     task = step.Task(
         num_classes=facts.num_classes,

@@ -90,7 +90,7 @@ def train(
       buckets: of wall-clock time, begun with the process.
 
     Raises:
-      NonFinite, DataError, CheckpointError: see there; what was saved before stays.
+      RunFailed: NonFinite, DataError, CheckpointFailed; what was saved before stays.
     """
     config = job.config
     poll, watchdog = Poll(), Watchdog(config.watchdog_minutes)
@@ -103,11 +103,16 @@ def train(
     with buckets.bucket("compile"):
         eval_step = job.lower_eval_step().compile()
         train_step = job.lower_train_step().compile() if start_step < job.total_steps else None
+
+    def on_batch() -> None:
+        watchdog.pat()
+        poll()
+
     evaluators = {
         name: Classification(
             dataset.eval_batches(name, global_batch=job.eval_batch, sharding=job.batch_sharding),
             eval_step,
-            on_batch=poll,
+            on_batch=on_batch,
         )
         for name in dataset.evals
     }

@@ -7,13 +7,14 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
+from vit_jax.errors import RunFailed
 from vit_jax.timing import Throughput
 from vit_jax.writers import Writer
 
 _log = logging.getLogger(__name__)
 
 
-class NonFinite(RuntimeError):
+class NonFinite(RunFailed):
     """Too many updates in a row were not finite."""
 
 

@@ -77,7 +77,9 @@ def _check_steps(total_steps: int, warmup_steps: int, cooldown_steps: int) -> No
         if steps < 0:
             raise UsageError(f"{key} is {steps}", "give 0 or a positive number of steps")
         if steps > total_steps:
-            raise UsageError(f"{key} {steps} exceeds total_steps {total_steps}", f"lower {key}")
+            raise UsageError(
+                f"{key} {steps} exceeds total_steps {total_steps}", "lower it, or make the run longer"
+            )
     if warmup_steps + cooldown_steps > total_steps:
         raise UsageError(
             f"warmup_steps {warmup_steps} + cooldown_steps {cooldown_steps} exceed total_steps {total_steps}",

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
       UsageError: refused before any work.
-      WorkFailed and others: failed later.
+      RunFailed and others: failed later.
     """
     parser = cli.Parser("python -m vit_jax.train", __doc__)
     parser.add_argument("--workdir", required=True, help="folder of the run; created, or continued")

@@ -249,7 +249,7 @@ def test_a_batch_of_bad_images_only_keeps_its_shape():
 
 
 def test_nothing_readable_is_named_at_once():
-    with pytest.raises(DataError, match="none of the first 12 images can be read"):
+    with pytest.raises(UsageError, match="none of the first 12 images can be read"):
         train(FakeSource(12, bad=range(12)), on_bad_image="skip")
 
 

@@ -10,7 +10,6 @@ from tests.tiny_job import FACTS, tiny_config
 from vit_jax import job as job_lib
 from vit_jax import losses, sharding, step
 from vit_jax.data import pipeline, prefetch
-from vit_jax.errors import UsageError
 from vit_jax.evaluators.classification import Classification
 
 N, TOP1, LOSS = 103, 52, 1.312613
@@ -78,7 +77,7 @@ def _evaluate(case, batch, mesh):
 @pytest.mark.parametrize("devices", [1, 2, 8])
 @pytest.mark.parametrize("batch", [1, 7, 32, 64, 103, 200])
 def test_every_example_counts_once(case, batch, devices):
-    """A batch that the devices don't divide is refused (next test): here the next multiple is taken."""
+    """A batch that the devices don't divide is rounded up, as a job does (next test)."""
     batch = -(-batch // devices) * devices
     mesh = sharding.make_mesh(-1, 1, 1, jax.devices()[:devices])
     found = _evaluate(case, batch, mesh)
@@ -93,7 +92,6 @@ def test_the_mesh_changes_no_count(case):
     assert found["loss"] == pytest.approx(LOSS, abs=1e-6)
 
 
-@pytest.mark.parametrize("batch", [1, 7, 103])
-def test_an_evaluation_batch_that_the_devices_do_not_divide_is_refused(batch):
-    with pytest.raises(UsageError, match=f"{batch} not divisible by 8 data shards"):
-        job_lib.build(tiny_config(eval__global_batch=batch), FACTS, jax.devices())
+@pytest.mark.parametrize(("batch", "rounded"), [(1, 8), (7, 8), (103, 104), (200, 200)])
+def test_an_evaluation_batch_is_rounded_up_to_a_row_for_every_device(batch, rounded):
+    assert job_lib.build(tiny_config(eval__global_batch=batch), FACTS, jax.devices()).eval_batch == rounded

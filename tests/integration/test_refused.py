@@ -78,7 +78,7 @@ def results(tmp_path_factory, golden, command):
     cases = {
         **_unknown_cases(golden),
         **{f"batch {i}": sets for i, sets in enumerate(_batch_cases(golden))},
-        "eval batch": {"eval.global_batch": 7},
+        "eval batch": {"eval.global_batch": 0},
         "wrong type": {"total_steps": "many"},
         "schedule": {"schedule": "cosin"},
         "loss": {"loss": "softmax"},

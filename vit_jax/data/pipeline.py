@@ -188,8 +188,7 @@ def train_batches(
         bad_images: a log to share with other pipelines; a new one by default.
 
     Raises:
-        UsageError: empty source, unusable preprocessing or settings.
-        DataError: no image among the first 100 can be read.
+        UsageError: empty source, no image among the first 100 that can be read, unusable preprocessing or settings.
     """
     shapes = probe(source, preprocess, seed, num_classes)
     rows = Rows(

@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.data.decode import BadImage
 from vit_jax.data.order import example_index, example_rng
-from vit_jax.errors import UsageError
+from vit_jax.errors import RunFailed, UsageError
 
 # Tells the shapes of images and labels before the first batch; more unreadable images in a row than this
 # means that the source as a whole can't be read.
@@ -38,7 +38,7 @@ class Preprocess(Protocol):
     def host(self, image: Any, rng: np.random.Generator | None, name: str) -> np.ndarray: ...
 
 
-class DataError(RuntimeError):
+class DataError(RunFailed):
     """An example that can't be read during a run: says which, and what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -124,8 +124,8 @@ def probe(source: Source, preprocess: Preprocess, seed: int | None, num_classes:
     """Reads examples from the first on until one is readable; `seed` is None in evaluation.
 
     Raises:
-        UsageError: the source is empty, or preprocessing doesn't end in uint8 [H, W, C].
-        DataError: none of the first 100 images can be read.
+        UsageError: the source is empty, none of its first 100 images can be read, or preprocessing doesn't end
+            in uint8 [H, W, C].
     """
     if len(source) == 0:
         raise UsageError("the data source is empty", "check the path and the split of the source")
@@ -146,7 +146,7 @@ def probe(source: Source, preprocess: Preprocess, seed: int | None, num_classes:
                 "the host part must end in a uint8 image [height, width, channels]",
             )
         return Shapes(image.shape, example.name, np.shape(example.label), num_classes)
-    raise DataError(
+    raise UsageError(
         f"none of the first {min(len(source), _PROBES)} images can be read; the last: {last}",
         "check the files",
     ) from last
