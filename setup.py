@@ -37,7 +37,7 @@ EXTRAS = {
     "plan": ["libtpu>=0.0.42"],
     "tfds": ["tensorflow>=2.21"],
     "export": ["onnx>=1.19", "jax2onnx>=0.17.1", "safetensors>=0.8"],
-    "test": ["pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17.6"],
+    "test": ["pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17.6", "wheel>=0.40"],
 }
 
 setup(
