@@ -70,7 +70,7 @@ def get_config() -> ConfigDict:
     c.data.preprocess_train = "decode"
     c.data.preprocess_eval = "decode"
     c.data.on_bad_image = "error"  # error: stop, naming it | skip: leave it out with a warning
-    c.data.num_threads = 16  # reader threads per process
+    c.data.num_threads = placeholder(int)  # reader threads per process; None: one per core
     c.data.num_workers = 0  # reader processes per host on top; 0: threads only
     c.data.prefetch_examples = 512  # decoded examples held ahead, per process
     c.data.prefetch_batches = 2  # batches held on the devices ahead of the step

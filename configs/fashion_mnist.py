@@ -16,9 +16,9 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> ConfigDict:
     """folder: of the four IDX files."""
     config = base_config()
 
-    config.total_epochs = 8.0
+    config.total_epochs = 9.0
     config.warmup_steps = 300
-    config.global_batch = 256
+    config.global_batch = 128
 
     config.model.name = "mu/7"
     config.model.width = 96
@@ -29,16 +29,16 @@ def get_config(folder: str = "/usr/share/datasets/fashion-mnist") -> ConfigDict:
 
     config.data.train = f"idx:{folder}@train"
     config.data.test = f"idx:{folder}@test"
-    config.data.preprocess_train = "decode(channels=1)|pad(2)|random_crop(28)|flip_lr|value_range(-1, 1)"
+    config.data.preprocess_train = "decode(channels=1)|flip_lr|value_range(-1, 1)"
     config.data.preprocess_eval = "decode(channels=1)|value_range(-1, 1)"
 
     config.optim.name = "adam"
-    config.optim.lr = 3e-3
+    config.optim.lr = 2e-3
     config.optim.wd = 0.05
     config.optim.clip_norm = 1.0
     config.schedule = "cosine"
 
-    config.log_every_steps = 50
-    config.eval.every_epochs = 2.0
-    config.checkpoint.every_epochs = 2.0
+    config.log_every_steps = 100
+    config.eval.every_epochs = 3.0
+    config.checkpoint.every_epochs = 3.0
     return config

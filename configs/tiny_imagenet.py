@@ -15,15 +15,15 @@ def get_config(folder: str = "tiny-imagenet") -> ConfigDict:
     """folder: with `train` and `validation` subfolders of one folder per class."""
     config = base_config()
 
-    config.total_epochs = 60.0
-    config.warmup_epochs = 5.0
-    config.global_batch = 128
+    config.total_epochs = 30.0
+    config.warmup_epochs = 3.0
+    config.global_batch = 64
 
     config.model.name = "Ti/8"
-    config.model.width = 128
-    config.model.depth = 6
-    config.model.mlp_dim = 512
-    config.model.num_heads = 4
+    config.model.width = 96
+    config.model.depth = 4
+    config.model.mlp_dim = 384
+    config.model.num_heads = 3
     config.model.pool = "gap"
     config.model.posemb = "sincos2d"
 
@@ -36,7 +36,7 @@ def get_config(folder: str = "tiny-imagenet") -> ConfigDict:
     config.label_smoothing = 0.1
     config.mixup_alpha = 0.2
     config.optim.name = "adam"
-    config.optim.lr = 1e-3
+    config.optim.lr = 2e-3
     config.optim.wd = 0.1
     config.optim.clip_norm = 1.0
     config.schedule = "cosine"

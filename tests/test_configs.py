@@ -11,16 +11,18 @@ from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.data import preprocess
 from vit_jax.data.dataset import DataFacts
+from vit_jax.data.sources import parse_spec
 
 NAMES = sorted(p.stem for p in config_lib.shipped_configs().glob("[!_]*.py"))
 RUNNABLE = [name for name in NAMES if name != "base"]
-DIGITS_SIZE = 8  # a string that sets no size leaves the digits at theirs
+NATURAL_SIZE = {"digits": 8, "idx": 28}  # of sources whose images need no resize
 
 
 def _facts(config):
     """As the data would say, without having it; long enough for any warm-up."""
     train = preprocess.parse(config.data.preprocess_train)
-    height, width = train.output_size or (DIGITS_SIZE, DIGITS_SIZE)
+    kind = parse_spec(config.data.train)[0]
+    height, width = train.output_size or (NATURAL_SIZE[kind], NATURAL_SIZE[kind])
     mean, std = train.normalize
     shape = (height, width, train.channels)
     return DataFacts(60_000, 10, shape, (), tuple(map(float, mean)), tuple(map(float, std)))

@@ -152,13 +152,13 @@ def train_step(
     grads = constrain_params(grads)
 
     grad_norm = optax.tree.norm(grads)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
-    )
+
+    def update() -> tuple[PyTree, PyTree]:
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        return optax.apply_updates(state.params, updates), opt_state
+
+    params, opt_state = jax.lax.cond(finite, update, lambda: (state.params, state.opt_state))
     new_state = TrainState(
         step=state.step + 1,
         params=params,

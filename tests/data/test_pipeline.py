@@ -10,38 +10,29 @@ import numpy as np
 import pytest
 
 from tests.data.fakes import NOISY, PLAIN, DeadlySource, FakeSource
-from vit_jax.data.pipeline import BadImageLog, eval_batches, step_indices, train_batches
+from vit_jax.data.pipeline import BadImageLog, Reading, eval_batches, step_indices, train_batches
 from vit_jax.data.rows import DataError
 from vit_jax.errors import UsageError
 
 
-def train(source, preprocess=NOISY, *, batch=8, start=0, rows=None, threads=2, workers=0, **more):
-    settings = {"seed": 3, "prefetch_buffer": 16, "on_bad_image": "error", **more}
+def reading(threads, workers, more):
+    settings = {"prefetch_buffer": 16, "on_bad_image": "error"}
+    settings |= {name: more.pop(name) for name in (*settings, "bad_images") if name in more}
+    return Reading(num_threads=threads, num_workers=workers, **settings)
+
+
+def train(source, preprocess=NOISY, *, batch=8, start=0, rows=None, threads=2, workers=0, seed=3, **more):
+    how = reading(threads, workers, more)
     rows = np.arange(batch) if rows is None else rows
     return train_batches(
-        source,
-        preprocess,
-        global_batch=batch,
-        start_step=start,
-        local_rows=rows,
-        num_threads=threads,
-        num_workers=workers,
-        **settings,
+        source, preprocess, how, seed=seed, global_batch=batch, start_step=start, local_rows=rows, **more
     )
 
 
 def evaluate(source, preprocess=PLAIN, *, batch=8, rows=None, threads=2, workers=0, **more):
-    settings = {"prefetch_buffer": 16, "on_bad_image": "error", **more}
+    how = reading(threads, workers, more)
     rows = np.arange(batch) if rows is None else rows
-    return eval_batches(
-        source,
-        preprocess,
-        global_batch=batch,
-        local_rows=rows,
-        num_threads=threads,
-        num_workers=workers,
-        **settings,
-    )
+    return eval_batches(source, preprocess, how, global_batch=batch, local_rows=rows, **more)
 
 
 def take(batches, count):

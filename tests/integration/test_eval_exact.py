@@ -61,9 +61,9 @@ def _evaluate(case, batch, mesh):
     )
 
     def batches():
+        reading = pipeline.Reading(num_threads=2, prefetch_buffer=16, num_workers=0, on_bad_image="error")
         host = pipeline.eval_batches(
-            Source(labels), FakePreprocess(random=False), global_batch=batch, num_threads=2, prefetch_buffer=16,
-            num_workers=0, on_bad_image="error", num_classes=7, bad_images=pipeline.BadImageLog(),
+            Source(labels), FakePreprocess(random=False), reading, global_batch=batch, num_classes=7,
             local_rows=prefetch.local_rows(placed, batch),
         )  # fmt: skip
         with prefetch.device_prefetch(host, placed, global_batch=batch, depth=2) as on_devices:

@@ -71,7 +71,8 @@ def main(argv: Sequence[str]) -> int:
     with_config = any(word.split("=", 1)[0] == "--config" for word in argv)
     parsed = cli.parse(parser(), list(argv) if with_config else ["--config=base", *argv])
     flags, data = parsed.flags, parsed.config.data
-    for name, value in (("threads", data.num_threads), ("prefetch", data.prefetch_examples),
+    for name, value in (("threads", pipeline.reader_threads(data.num_threads)),
+                        ("prefetch", data.prefetch_examples),
                         ("preprocess", data.preprocess_train if with_config else _DEFAULT),
                         ("source", data.train if with_config else None)):  # fmt: skip
         if getattr(flags, name) is None:
@@ -187,14 +188,14 @@ def _pipeline(
     source: Source, preprocess: Preprocess, shapes: rows.Shapes, batches: int, flags: argparse.Namespace
 ) -> None:
     """Takes `batches` training batches, and no work is done for more."""
+    reading = pipeline.Reading(
+        num_threads=flags.threads, prefetch_buffer=flags.prefetch, num_workers=0, on_bad_image="error"
+    )
     made = rows.Rows(
         source, preprocess, shapes, seed=_SEED, global_batch=flags.batch, rows=np.arange(flags.batch),
-        start_step=0, num_steps=batches, num_workers=0, chunk=pipeline._chunk(flags.threads, flags.prefetch),
+        start_step=0, num_steps=batches, num_workers=0, chunk=reading.chunk,
     )  # fmt: skip
-    with pipeline.HostBatches(
-        made, shapes, num_steps=batches, num_threads=flags.threads, prefetch_buffer=flags.prefetch, num_workers=0,
-        on_bad_image="error", bad_images=None,
-    ) as iterator:  # fmt: skip
+    with pipeline.HostBatches(made, shapes, reading, num_steps=batches) as iterator:
         for _ in iterator:
             pass
 

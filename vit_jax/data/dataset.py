@@ -80,25 +80,27 @@ class EvalData:
         """A function that gives a fresh pass over the split: batches on the devices, padded and masked."""
 
         def batches() -> Iterator[dict[str, jax.Array]]:
-            options = self._options(global_batch, sharding)
             host = pipeline.eval_batches(
-                self.evals[name], self.preprocess_eval, global_batch=global_batch, **options
+                self.evals[name],
+                self.preprocess_eval,
+                self._reading(),
+                global_batch=global_batch,
+                local_rows=prefetch.local_rows(sharding, global_batch),
+                num_classes=self.num_classes,
             )
             with self._prefetch(host, global_batch, sharding) as on_devices:
                 yield from on_devices
 
         return batches
 
-    def _options(self, global_batch: int, sharding: Sharding) -> dict:
-        return {
-            "local_rows": prefetch.local_rows(sharding, global_batch),
-            "num_threads": self.config.num_threads,
-            "prefetch_buffer": self.config.prefetch_examples,
-            "num_workers": self.config.num_workers,
-            "on_bad_image": self.config.on_bad_image,
-            "num_classes": self.num_classes,
-            "bad_images": self.bad_images,
-        }
+    def _reading(self) -> pipeline.Reading:
+        return pipeline.Reading(
+            num_threads=pipeline.reader_threads(self.config.num_threads),
+            prefetch_buffer=self.config.prefetch_examples,
+            num_workers=self.config.num_workers,
+            on_bad_image=self.config.on_bad_image,
+            bad_images=self.bad_images,
+        )
 
     def _prefetch(
         self, host: pipeline.HostBatches, global_batch: int, sharding: Sharding
@@ -129,10 +131,12 @@ class Dataset(EvalData):
         host = pipeline.train_batches(
             self.train,
             self.preprocess_train,
+            self._reading(),
             seed=seed,
             global_batch=global_batch,
             start_step=start_step,
-            **self._options(global_batch, sharding),
+            local_rows=prefetch.local_rows(sharding, global_batch),
+            num_classes=self.num_classes,
         )
         return self._prefetch(host, global_batch, sharding)
 

@@ -16,8 +16,10 @@ A host batch is a dict of numpy arrays, for the b rows of the global batch that 
 """
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import grain
 import numpy as np
@@ -61,9 +63,40 @@ class BadImageLog:
             )
 
 
-def _chunk(num_threads: int, prefetch_buffer: int) -> int:
-    """Rows per grain element: large against grain's own cost, small enough that each thread has 4 to come."""
-    return max(1, min(_LARGEST_CHUNK, prefetch_buffer // (4 * max(1, num_threads))))
+@dataclass(frozen=True)
+class Reading:
+    """How rows are read. Changes speed and memory, never what a batch holds.
+
+    Attributes:
+        num_threads: reading threads, in each process that reads; 0 reads in the caller.
+        prefetch_buffer: finished examples held ahead, in each process that reads.
+        num_workers: reading processes, 0 for none: needed only where threads fight over Python's lock.
+        on_bad_image: "error" raises `DataError`; "skip" gives the row mask 0 and a black image.
+        bad_images: a log to share between pipelines.
+
+    Raises:
+        UsageError: `on_bad_image` is neither.
+    """
+
+    num_threads: int
+    prefetch_buffer: int
+    num_workers: int
+    on_bad_image: str
+    bad_images: BadImageLog = field(default_factory=BadImageLog)
+
+    def __post_init__(self) -> None:
+        if self.on_bad_image not in ("error", "skip"):
+            raise UsageError(f"on_bad_image is {self.on_bad_image!r}", "use 'error' or 'skip'")
+
+    @property
+    def chunk(self) -> int:
+        """Rows per grain element: large against grain's own cost, small enough that each thread has 4 to come."""
+        return max(1, min(_LARGEST_CHUNK, self.prefetch_buffer // (4 * max(1, self.num_threads))))
+
+
+def reader_threads(asked: int | None) -> int:
+    """The number asked for, else one per core: more only get in each other's way unless storage is slow."""
+    return max(2, os.cpu_count() or 2) if asked is None else asked
 
 
 class HostBatches(Iterator[HostBatch]):
@@ -74,35 +107,24 @@ class HostBatches(Iterator[HostBatch]):
         image_shape: (H, W, C) of every image.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        shapes: Shapes,
-        *,
-        num_steps: int | None,
-        num_threads: int,
-        prefetch_buffer: int,
-        num_workers: int,
-        on_bad_image: str,
-        bad_images: BadImageLog | None,
-    ) -> None:
-        if on_bad_image not in ("error", "skip"):
-            raise UsageError(f"on_bad_image is {on_bad_image!r}", "use 'error' or 'skip'")
-        self.bad_images = BadImageLog() if bad_images is None else bad_images
+    def __init__(self, rows: Rows, shapes: Shapes, reading: Reading, *, num_steps: int | None) -> None:
+        self.bad_images = reading.bad_images
         self.image_shape = shapes.image
-        self._skip = on_bad_image == "skip"
+        self._skip = reading.on_bad_image == "skip"
         self._left = num_steps
-        self._workers = num_workers > 0
-        read = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_buffer // rows.chunk)
+        self._workers = reading.num_workers > 0
+        read = grain.ReadOptions(
+            num_threads=reading.num_threads, prefetch_buffer_size=reading.prefetch_buffer // rows.chunk
+        )
         dataset = rows.to_iter_dataset(read).batch(
             rows.elements_per_batch, drop_remainder=True, batch_fn=Assemble(shapes)
         )
-        if num_workers > 0:
+        if self._workers:
             # grain hands its absl flags on to the workers, and reading unparsed flags is an error.
             if not flags.FLAGS.is_parsed():
                 flags.FLAGS.mark_as_parsed()
             options = grain.MultiprocessingOptions(
-                num_workers=num_workers, per_worker_buffer_size=BATCHES_PER_WORKER
+                num_workers=reading.num_workers, per_worker_buffer_size=BATCHES_PER_WORKER
             )
             dataset = dataset.mp_prefetch(options)
         self._iterator: grain.DatasetIterator | None = iter(dataset)
@@ -159,36 +181,28 @@ class HostBatches(Iterator[HostBatch]):
 def train_batches(
     source: Source,
     preprocess: Preprocess,
+    reading: Reading,
     *,
     seed: int,
     global_batch: int,
     start_step: int,
     local_rows: np.ndarray,
-    num_threads: int,
-    prefetch_buffer: int,
-    num_workers: int,
-    on_bad_image: str,
     num_classes: int | None = None,
-    bad_images: BadImageLog | None = None,
 ) -> HostBatches:
     """Endless training batches from `start_step` on; starting late costs nothing.
 
     Args:
         source: the examples.
         preprocess: its `host(image, rng)` is called once per row.
+        reading: threads, buffers and what to do with unreadable images.
         seed: with the position, all that order and augmentation depend on.
         global_batch: rows of a step over all processes, B.
         start_step: the first step to make.
         local_rows: int [b], the rows of the global batch this process makes (`prefetch.local_rows`).
-        num_threads: reading threads, in each process that reads; 0 reads in the caller.
-        prefetch_buffer: finished examples held ahead, in each process that reads.
-        num_workers: reading processes, 0 for none: needed only where threads fight over Python's lock.
-        on_bad_image: "error" raises `DataError`; "skip" gives the row mask 0 and a black image.
         num_classes: labels are checked against it, if given.
-        bad_images: a log to share with other pipelines; a new one by default.
 
     Raises:
-        UsageError: empty source, no image among the first 100 that can be read, unusable preprocessing or settings.
+        UsageError: empty source, no image among the first 100 that can be read, or unusable preprocessing.
     """
     shapes = probe(source, preprocess, seed, num_classes)
     rows = Rows(
@@ -200,33 +214,20 @@ def train_batches(
         rows=local_rows,
         start_step=start_step,
         num_steps=None,
-        num_workers=num_workers,
-        chunk=_chunk(num_threads, prefetch_buffer),
+        num_workers=reading.num_workers,
+        chunk=reading.chunk,
     )
-    return HostBatches(
-        rows,
-        shapes,
-        num_steps=None,
-        num_threads=num_threads,
-        prefetch_buffer=prefetch_buffer,
-        num_workers=num_workers,
-        on_bad_image=on_bad_image,
-        bad_images=bad_images,
-    )
+    return HostBatches(rows, shapes, reading, num_steps=None)
 
 
 def eval_batches(
     source: Source,
     preprocess: Preprocess,
+    reading: Reading,
     *,
     global_batch: int,
     local_rows: np.ndarray,
-    num_threads: int,
-    prefetch_buffer: int,
-    num_workers: int,
-    on_bad_image: str,
     num_classes: int | None = None,
-    bad_images: BadImageLog | None = None,
 ) -> HostBatches:
     """Every example once, in the source's order: ceil(n / B) batches on every host, whatever it holds.
 
@@ -244,19 +245,10 @@ def eval_batches(
         rows=local_rows,
         start_step=0,
         num_steps=num_steps,
-        num_workers=num_workers,
-        chunk=_chunk(num_threads, prefetch_buffer),
+        num_workers=reading.num_workers,
+        chunk=reading.chunk,
     )
-    return HostBatches(
-        rows,
-        shapes,
-        num_steps=num_steps,
-        num_threads=num_threads,
-        prefetch_buffer=prefetch_buffer,
-        num_workers=num_workers,
-        on_bad_image=on_bad_image,
-        bad_images=bad_images,
-    )
+    return HostBatches(rows, shapes, reading, num_steps=num_steps)
 
 
 def step_indices(seed: int, step: int, global_batch: int, n: int) -> np.ndarray:
