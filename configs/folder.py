@@ -1,6 +1,6 @@
 """ViT-S/16 from scratch on any folder of photos, 224 px.
 
-Not a paper row; the recipe is that of "Better plain ViT baselines" (arXiv 2205.01580, section 2) as far as it exists
+Not a paper row; the recipe is that of "Better plain ViT baselines" (arXiv 2205.01580, section 2) as far as it is
 here: GAP, fixed sincos2d positions, inception crop, flip, mixup 0.2, Adam with bf16 first moment, wd 1e-4 absolute
 and clip 1, without RandAugment. The argument is the folder, with `train`, `test` and perhaps `validation`
 subfolders of one folder per class. For an accelerator; shrink it for a laptop with
