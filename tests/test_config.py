@@ -124,3 +124,23 @@ def test_configs_are_found_inside_the_package_of_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_PACKAGE", package)
     assert config.shipped_configs() == package / "configs"
     assert config.load("configs/quickstart.py").global_batch > 0
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--config.checkpoint.keep=0", "checkpoint.keep is 0"),
+        ("--config.seed=4294967296", "seed is 4294967296"),
+        ("--config.mixup_alpha=-1", "mixup_alpha is -1"),
+        ("--config.data.prefetch_batches=0", "data.prefetch_batches is 0"),
+        ("--config.nonfinite_limit=0", "nonfinite_limit is 0"),
+        ("--config.global_batch=0", "global_batch is 0"),
+    ],
+)
+def test_numbers_outside_their_range_are_refused(word, says):
+    with pytest.raises(UsageError, match=says.replace(".", r"\.")):
+        parse("--config=quickstart", word)
+
+
+def test_every_range_is_of_a_known_key():
+    assert set(config.RANGES) <= set(config.keys(config.base_config()))

@@ -1,6 +1,7 @@
 """Whose folder is it, and what ran there."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_a_new_folder_gets_its_records(tmp_path):
     assert start["devices"] == {"platform": "cpu", "kind": "cpu", "count": 8, "processes": 1}
     assert start["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert start["versions"]["jax"] and start["versions"]["orbax-checkpoint"]
-    assert sorted(path.name for path in opened.path.iterdir()) == ["config.json", "run.json"]
+    assert sorted(path.name for path in opened.path.iterdir()) == [".lock", "config.json", "run.json"]
 
 
 def test_the_same_config_continues_and_each_start_is_recorded(tmp_path):
@@ -142,3 +143,19 @@ def test_plain_is_strict_json():
     }
     with pytest.raises(TypeError, match="no place"):
         workdir.plain({"a": object()})
+
+
+def test_a_folder_in_use_is_refused_and_free_again_when_its_process_is_gone(tmp_path):
+    first = _open(tmp_path, CONFIG)
+    with pytest.raises(UsageError, match=rf"is in use by process {os.getpid()} on "):
+        _open(tmp_path, CONFIG)
+    del first
+    _open(tmp_path, CONFIG)
+
+
+def test_a_damaged_record_of_starts_is_begun_anew(tmp_path, caplog):
+    _open(tmp_path, CONFIG)
+    (tmp_path / "run.json").write_text("{half")
+    _open(tmp_path, CONFIG)
+    assert "starting a new record" in caplog.text
+    assert len(json.loads((tmp_path / "run.json").read_text())["starts"]) == 1

@@ -239,8 +239,9 @@ def _compare(record: manifest.Manifest, wanted: dict[str, Any], folder: epath.Pa
     if rows:
         shown = rows[:8] + ([f"and {len(rows) - 8} more"] if len(rows) > 8 else [])
         raise StateMismatch(
-            f"{folder} was saved by another model or optimizer:\n  " + "\n  ".join(shown) + "\n",
+            f"{folder} was saved by another model or optimizer: {len(rows)} arrays differ",
             "give the config it was saved with, or another workdir",
+            details="\n".join(f"  {row}" for row in shown),
         )
 
 

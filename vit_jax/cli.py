@@ -75,6 +75,7 @@ def parse(parser: Parser, argv: Sequence[str], *, config_required: bool = True) 
     overrides = _override(config, rest)
     config_lib.clear_other_units(config, overrides)
     config_lib.check_finite(config)
+    config_lib.check_ranges(config)
     return Parsed(flags, config, overrides)
 
 
@@ -116,7 +117,9 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     except SystemExit as e:  # argparse's --help
         code = e.code if isinstance(e.code, int) else EXIT_FAILED
     except KeyboardInterrupt:
-        code = _report("interrupted (start the same command again to go on)", 130)
+        code = _report(
+            "interrupted (the same command goes on from the last checkpoint; SIGTERM saves one first)", 130
+        )
     except (UsageError, RunFailed) as e:
         if "--debug" in argv:
             traceback.print_exc()
@@ -128,8 +131,9 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         code = _report(
             message if "--debug" in argv else f"{message} (--debug shows the traceback)", EXIT_FAILED
         )
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
     sys.exit(code)
 
 

@@ -176,6 +176,44 @@ def _update(config: ConfigDict, values: Mapping[str, Any], prefix: str) -> None:
             config[name] = tuple(value) if isinstance(value, list) else value
 
 
+# Smallest and largest value of the keys that have one; a key that is unset (None) passes.
+_ENDLESS = float("inf")
+RANGES = {
+    "seed": (0, 2**32 - 1),  # jax keeps 32 bits: 2**40 would act as 0
+    "global_batch": (1, _ENDLESS),
+    "accum_steps": (1, _ENDLESS),
+    "total_steps": (0, 2**31 - 1),  # steps are counted in int32
+    "num_classes": (1, _ENDLESS),
+    "mixup_alpha": (0, _ENDLESS),
+    "nonfinite_limit": (1, _ENDLESS),
+    "fsdp_min_size": (0, _ENDLESS),
+    "watchdog_minutes": (0, _ENDLESS),
+    "data.num_threads": (0, 1024),
+    "data.num_workers": (0, 1024),
+    "data.prefetch_examples": (1, _ENDLESS),
+    "data.prefetch_batches": (1, _ENDLESS),
+    "distributed.heartbeat_seconds": (1, _ENDLESS),
+    "distributed.init_timeout_seconds": (1, _ENDLESS),
+    "checkpoint.keep": (1, _ENDLESS),
+    "checkpoint.keep_every_steps": (1, _ENDLESS),
+    "checkpoint.every_minutes": (0, _ENDLESS),
+    "eval.global_batch": (1, _ENDLESS),
+    "profile.start_step": (0, _ENDLESS),
+    "profile.num_steps": (1, _ENDLESS),
+}
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """Raises UsageError for a number outside its range."""
+    for dotted, (low, high) in RANGES.items():
+        value: Any = config
+        for name in dotted.split("."):
+            value = value[name]
+        if value is not None and not low <= value <= high:
+            allowed = f"at least {low}" if high == _ENDLESS else f"{low} to {high}"
+            raise UsageError(f"{dotted} is {value}", f"give {allowed}")
+
+
 def check_finite(config: ConfigDict) -> None:
     """Raises UsageError for a NaN or infinite number anywhere: they can't be stored, and never help."""
     for dotted in keys(config):

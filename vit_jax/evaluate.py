@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     )
     parsed = cli.parse(parser, argv, config_required=False)
     flags = parsed.flags
-    run = flags.checkpoint.partition("@")[0]
     reader, step = start.open_run(flags.checkpoint)
+    run = reader.folder.parent
     config = config_lib.from_dict(workdir.read_config(run))
     if parsed.config is not None:  # data, mesh and batch of the given config, the run's model
         config.data, config.eval, config.mesh = parsed.config.data, parsed.config.eval, parsed.config.mesh

@@ -219,6 +219,8 @@ def _train_flops(model: nn.Module) -> float:
 def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
     height, width, channels = facts.image_shape
     asked = config.model.image_size
+    if asked is not None and not isinstance(asked, int) and not _is_size(asked):
+        raise UsageError(f"model.image_size is {asked!r}", "give one number of pixels, or (height, width)")
     asked = (asked, asked) if isinstance(asked, int) else asked
     if asked is not None and tuple(asked) != (height, width):
         raise UsageError(
@@ -240,6 +242,10 @@ def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
     if config.model.pool == "none":
         raise UsageError("model.pool 'none' gives a prediction per patch", "train with tok, gap or map")
     return model
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(n, int) for n in value)
 
 
 def _placed(config: ConfigDict, shapes: PyTree, mesh: Mesh) -> PyTree:

@@ -11,10 +11,13 @@ The order of a step is fixed, for these reasons:
 
 import functools
 import logging
+import math
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import TextIO
 
 import jax
 
@@ -103,6 +106,7 @@ def train(
     with buckets.bucket("compile"):
         eval_step = job.lower_eval_step().compile()
         train_step = job.lower_train_step().compile() if start_step < job.total_steps else None
+        checkpoints.prepare(state)
 
     def on_batch() -> None:
         watchdog.pat()
@@ -126,7 +130,7 @@ def train(
         images_per_step=config.global_batch,
         nonfinite_limit=config.nonfinite_limit,
         describe_batch=lambda batch: ", ".join(map(str, ids(step=batch).tolist())),
-        show_bar=distributed.is_main() and sys.stderr.isatty(),
+        show_bar=distributed.is_main() and _has_width(sys.stderr),
     )
     profile = Profile(workdir / "profile", config.profile.start_step, config.profile.num_steps)
     saved_at = monotonic()
@@ -216,6 +220,14 @@ def check_best_metric(metric: str, dataset: Dataset) -> None:
         raise UsageError(f"checkpoint.best_metric {metric!r} isn't evaluated", known_names(metric, known))
 
 
+def _has_width(stream: TextIO) -> bool:
+    """Whether a progress bar can be seen: a terminal, and not one of zero columns."""
+    try:
+        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+    except (OSError, ValueError):
+        return False
+
+
 def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: float | None) -> bool:
     """Whether a checkpoint is due at `step`; process 0's clock counts, so that all processes agree."""
     if every_steps and step % every_steps == 0:
@@ -234,6 +246,8 @@ def _evaluate(
         watchdog.pat()
         found = {f"eval/{name}/{metric}": value for metric, value in evaluator.run(state).items()}
         _log.info("step %d  %s", step, "  ".join(f"{key} {value:.6g}" for key, value in found.items()))
+        if not math.isfinite(found[f"eval/{name}/loss"]):
+            _log.warning("step %d: the loss on %s isn't finite", step, name)
         results |= found
     writer.write(step, results)
     return results

@@ -49,8 +49,8 @@ def open_run(spec: str) -> tuple[Reader, int | None]:
     Raises:
       UsageError: no such run, or no such step.
     """
-    run, at, which = spec.partition("@")
-    if not Path(run).is_dir():
+    run, at, which = spec.rpartition("@") if "@" in spec else (spec, "", "")
+    if not run or not Path(run).is_dir():
         kind = "reading published weights isn't supported yet" if Path(run).is_file() else "no such folder"
         raise UsageError(f"{run!r} is no run directory: {kind}", "give the --workdir of a run that has saved")
     reader = Reader(Path(run) / ("best" if which == "best" else "checkpoints"))

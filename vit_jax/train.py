@@ -31,6 +31,7 @@ from vit_jax import (
 )
 from vit_jax.checkpoint import Checkpoints, free_disk_warning
 from vit_jax.data.dataset import Dataset, open_dataset
+from vit_jax.errors import UsageError
 from vit_jax.timing import Buckets
 
 _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
@@ -56,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.Parser("python -m vit_jax.train", __doc__)
     parser.add_argument("--workdir", required=True, help="folder of the run; created, or continued")
     parsed = cli.parse(parser, argv)
+    if not parsed.flags.workdir:
+        raise UsageError("--workdir is empty", "give a folder for the run")
     config, path = parsed.config, epath.Path(parsed.flags.workdir)
     buckets = Buckets()
     if config.compile_cache:
@@ -85,6 +88,7 @@ def main(argv: Sequence[str]) -> int:
     )
     state, step = start.initial_state(job, checkpoints)
 
+    dataset.check_memory(config.global_batch)
     with cli.work():
         _describe(job, dataset, path)
         _warn_of_another_total(job, opened, step)

@@ -5,11 +5,15 @@
 """
 
 import dataclasses
+import fcntl
 import fnmatch
 import importlib.metadata
 import json
+import logging
 import math
+import os
 import platform
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,8 +27,40 @@ from jax.experimental import multihost_utils
 
 from vit_jax.errors import UsageError
 
+_log = logging.getLogger(__name__)
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "vit_jax")
 _ABSENT = "(absent)"
+
+
+class Lock:
+    """Claims a folder until the object, or the process, is gone, however it ends.
+
+    Two runs that save into one folder would destroy each other's checkpoints.
+    """
+
+    def __init__(self, folder: epath.Path) -> None:
+        """Raises UsageError, naming the process, if the folder is in use; storage without locks is let be."""
+        self._fd = None
+        if "://" in str(folder):
+            return
+        self._fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._fd, 200).decode(errors="replace").strip()
+            raise UsageError(
+                f"the workdir {folder} is in use by {holder or 'another process'}",
+                "wait for it to end, or choose another --workdir",
+            ) from None
+        except OSError:
+            return
+        os.ftruncate(self._fd, 0)
+        os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def __del__(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +76,7 @@ class Workdir:
     path: epath.Path
     stored: dict[str, Any] | None
     changed: dict[str, tuple[Any, Any]]
+    lock: Lock | None = None  # held by process 0 as long as it lives
 
 
 def open_workdir(
@@ -60,7 +97,7 @@ def open_workdir(
       command: what the user typed, for the record.
 
     Raises:
-      UsageError: not writable, the folder of another run, or not the same storage on all processes.
+      UsageError: not writable, in use, the folder of another run, or not the same storage on all processes.
     """
     folder = epath.Path(path)
     config = plain(config)
@@ -68,6 +105,7 @@ def open_workdir(
     if jax.process_index() == 0:
         try:
             opened = _open(folder, config, may_change, hints)
+            opened = dataclasses.replace(opened, lock=Lock(folder))
             _record_start(opened, config, command)
         except UsageError as error:
             refused = error
@@ -206,7 +244,11 @@ def _check_on_others(folder: epath.Path, config: dict[str, Any], *, main_ok: boo
 
 def _record_start(opened: Workdir, config: dict[str, Any], command: Sequence[str]) -> None:
     record = opened.path / "run.json"
-    starts = _read_json(record)["starts"] if record.exists() else []
+    try:
+        starts = _read_json(record)["starts"] if record.exists() else []
+    except (UsageError, KeyError) as error:  # a log, nothing that a run depends on
+        _log.warning("%s: starting a new record", error)
+        starts = []
     devices = jax.devices()
     starts.append(
         {

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.data.fakes import NOISY, FakeSource
-from vit_jax.data.pipeline import train_batches
+from vit_jax.data.pipeline import Reading, train_batches
 from vit_jax.data.prefetch import device_prefetch, host_memory_bytes, local_rows
 from vit_jax.errors import UsageError
 
@@ -220,20 +220,14 @@ def test_waiting_is_measured():
 
 
 def test_whole_pipeline_to_devices():
-    settings = {
-        "seed": 1,
-        "global_batch": 16,
-        "num_threads": 4,
-        "prefetch_buffer": 32,
-        "num_workers": 0,
-        "on_bad_image": "error",
-    }
+    reading = Reading(num_threads=4, prefetch_buffer=32, num_workers=0, on_bad_image="error")
+    settings = {"seed": 1, "global_batch": 16}
     sharding = batch_sharding(2, 2, 2)
     rows = local_rows(sharding, 16)
     source = FakeSource(50)
-    with train_batches(source, NOISY, start_step=2, local_rows=rows, **settings) as host:
+    with train_batches(source, NOISY, reading, start_step=2, local_rows=rows, **settings) as host:
         expected = list(islice(host, 4))
-    host = train_batches(source, NOISY, start_step=2, local_rows=rows, **settings)
+    host = train_batches(source, NOISY, reading, start_step=2, local_rows=rows, **settings)
     with device_prefetch(host, sharding, global_batch=16, depth=2) as batches:
         got = list(islice(batches, 4))
     for device, plain in zip(got, expected, strict=True):

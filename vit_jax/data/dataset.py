@@ -1,6 +1,7 @@
 """The data of a run: the training split, the splits that are evaluated, and one class map for all."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -140,6 +141,25 @@ class Dataset(EvalData):
         )
         return self._prefetch(host, global_batch, sharding)
 
+    def check_memory(self, global_batch: int) -> None:
+        """Raises UsageError when images in flight alone would fill this host's memory."""
+        needed, memory = self._image_bytes(global_batch), _physical_memory()
+        if memory is not None and needed > memory:
+            raise UsageError(
+                f"global_batch {global_batch} keeps {needed / 2**30:.1f} GiB of images in flight, "
+                f"this host has {memory / 2**30:.1f} GiB",
+                "lower global_batch, data.prefetch_batches or data.prefetch_examples",
+            )
+
+    def _image_bytes(self, global_batch: int) -> int:
+        return prefetch.host_memory_bytes(
+            example_bytes=math.prod(self.image_shape),
+            local_batch=global_batch // jax.process_count(),
+            prefetch_buffer=self.config.prefetch_examples,
+            num_workers=self.config.num_workers,
+            depth=self.config.prefetch_batches,
+        )
+
     def describe(self, global_batch: int) -> str:
         """One line: sizes of the splits, and what they and the pipeline will hold in this host's memory."""
         splits = {"train": self.train, **self.evals}
@@ -147,13 +167,7 @@ class Dataset(EvalData):
             f"{name} {len(source)} ({source.spec}@{source.split})" for name, source in splits.items()
         )
         index = sum(source.memory_bytes() for source in splits.values())
-        images = prefetch.host_memory_bytes(
-            example_bytes=math.prod(self.image_shape),
-            local_batch=global_batch // jax.process_count(),
-            prefetch_buffer=self.config.prefetch_examples,
-            num_workers=self.config.num_workers,
-            depth=self.config.prefetch_batches,
-        )
+        images = self._image_bytes(global_batch)
         mib = 2**20
         return f"{sizes}; host memory: {index / mib:.1f} MiB of sources, {images / mib:.1f} MiB of images in flight"
 
@@ -222,9 +236,19 @@ def open_eval_data(config: ConfigDict, *, classes: tuple[str, ...], num_classes:
         listed = ", ".join(f"{list(found.image)} for data.{name}" for name, found in shapes.items())
         raise UsageError(f"data.preprocess_eval gives images {listed}", "add a resize or crop to it")
     image, label = next(((found.image, found.label) for found in shapes.values()), ((0, 0, 0), ()))
-    return EvalData(
+    data = EvalData(
         config, evals, classes, num_classes, program, image, label, bad_images=pipeline.BadImageLog()
     )
+    data._reading()  # refuses an unknown on_bad_image
+    return data
+
+
+def _physical_memory() -> int | None:
+    """Bytes of memory of this host; None where the system doesn't say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def full_spec(value: str, train_spec: str) -> str:

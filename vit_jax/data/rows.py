@@ -241,8 +241,8 @@ class Rows(grain.MapDataset):
             rng = example_rng(self._seed, position) if self._random else None
             image = self._preprocess.host(example.image, rng, name)
         except (BadImage, OSError) as error:
-            # A source that can't open a file has no example to name yet.
-            name = getattr(error, "filename", None) or name
+            # A source that can't open a file has no example to name yet, but the error knows.
+            name = error.name if isinstance(error, BadImage) else error.filename or name
             return Row(index, problem=Problem(name, _why(error), cause=error))
         except UsageError as error:
             return Row(index, problem=Problem(name, error.what, error.remedy))
