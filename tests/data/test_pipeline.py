@@ -164,11 +164,8 @@ def test_epoch_border(golden):
         np.testing.assert_array_equal(np.sort(epoch), np.arange(10))
 
 
-@pytest.mark.parametrize("batch", [1, 8, 21, 32])
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize(("batch", "hosts"), [(1, 1), (8, 1), (21, 1), (32, 1), (8, 2), (32, 2)])
 def test_eval_counts_every_example_once(batch, hosts):
-    if batch % hosts:
-        pytest.skip("hosts hold equal parts")
     seen = []
     for rows in np.split(np.arange(batch), hosts):
         steps = list(evaluate(FakeSource(21), batch=batch, rows=rows))
