@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from vit_jax.digest import finish_digests, named_leaves, start_digests, tree_digests
+from vit_jax.digest import finish_digests, start_digests, tree_digests
+from vit_jax.paths import named_leaves
 
 P = PartitionSpec
 

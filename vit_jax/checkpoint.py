@@ -17,10 +17,11 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from vit_jax import manifest
-from vit_jax.checkpoint_reader import ITEM, CheckpointDamaged, Reader, StateMismatch, first_line, nested
-from vit_jax.digest import Started, finish_digests, named_leaves, start_digests
+from vit_jax.checkpoint_reader import ITEM, CheckpointDamaged, Reader, StateMismatch, first_line
+from vit_jax.digest import Started, finish_digests, start_digests
 from vit_jax.errors import RunFailed, UsageError
 from vit_jax.manifest import Damaged
+from vit_jax.paths import named_leaves, nested
 
 _log = logging.getLogger(__name__)
 

@@ -19,9 +19,10 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from vit_jax import manifest
-from vit_jax.digest import named_leaves, tree_digests
+from vit_jax.digest import tree_digests
 from vit_jax.errors import UsageError
 from vit_jax.manifest import Damaged
+from vit_jax.paths import named_leaves, nested
 
 _log = logging.getLogger(__name__)
 
@@ -261,18 +262,6 @@ def _all_agree(why: str | None) -> None:
             why = f"process {failed[0]} can't read it"
     if why is not None:
         raise Damaged(why)
-
-
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts from `a/b/c` paths."""
-    tree: dict[str, Any] = {}
-    for name, leaf in flat.items():
-        *parents, last = name.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = leaf
-    return tree
 
 
 def first_line(error: BaseException) -> str:

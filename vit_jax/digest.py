@@ -16,23 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from vit_jax.paths import named_leaves
+
 _GOLDEN = 0x9E3779B9  # odd: multiplying by it permutes the 32-bit numbers
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-
-
-def named_leaves(tree: Any) -> dict[str, Any]:
-    """Path -> leaf of any pytree, in its own order: `params/head/kernel`, `opt_state/0/mu/head/kernel`.
-
-    Raises:
-      ValueError: two leaves with the same path, as when a key holds a slash.
-    """
-    leaves = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if name in leaves:
-            raise ValueError(f"two leaves of the tree have the path {name!r}")
-        leaves[name] = leaf
-    return leaves
 
 
 @dataclasses.dataclass(frozen=True)

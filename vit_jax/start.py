@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from vit_jax.checkpoint import Checkpoints, Reader
-from vit_jax.digest import named_leaves
 from vit_jax.errors import UsageError
 from vit_jax.job import Job
+from vit_jax.paths import named_leaves
 from vit_jax.step import TrainState
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.checkpoint import Reader
-from vit_jax.digest import named_leaves
+from vit_jax.paths import named_leaves
 
 ROOT = Path(__file__).resolve().parents[2]
 

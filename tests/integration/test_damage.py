@@ -12,7 +12,7 @@ from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import open_dataset
-from vit_jax.digest import named_leaves
+from vit_jax.paths import named_leaves
 from vit_jax.workdir import read_config
 
 

@@ -11,7 +11,7 @@ from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.checkpoint import Reader
 from vit_jax.data.dataset import open_dataset
-from vit_jax.digest import named_leaves
+from vit_jax.paths import named_leaves
 from vit_jax.workdir import read_config
 
 SHARDED = {"mesh.replica": 1, "mesh.fsdp": 8, "fsdp_min_size": 1, "log_every_steps": 1}

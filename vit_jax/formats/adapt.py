@@ -1,0 +1,115 @@
+"""From the weights of a file to the parameters of another model of the same shape.
+
+Three things may differ, and each is said: the head, the representation layer before it, and the position table.
+"""
+
+import logging
+
+import numpy as np
+from flax import linen as nn
+
+from vit_jax.errors import UsageError
+from vit_jax.formats import table
+from vit_jax.formats.posemb import add_zero_rows, fold_class_row
+from vit_jax.formats.resize import resize
+from vit_jax.formats.weights import Arrays, Weights, shapes_of
+from vit_jax.models.check import grid_of, size_of
+from vit_jax.models.stack import stack_layers
+from vit_jax.paths import named_leaves, nested
+
+_log = logging.getLogger(__name__)
+
+
+def adapt(weights: Weights, model: nn.Module, *, posemb_resize: str | None = None) -> dict:
+    """The parameters of `model`, nested and stacked as it is, from weights of the same encoder.
+
+    Args:
+      posemb_resize: how to resize the position table; None: as the weights' source does.
+
+    Raises:
+      UsageError: anything else that differs, shown as a short table.
+    """
+    params = _cast(named_leaves(weights.params))
+    wanted = shapes_of(model.clone(scan=False) if hasattr(model, "scan") else model)
+    if weights.family == "vit":
+        params = _positions(params, weights, model, posemb_resize or weights.resize)
+    params = _head(params, weights, model, wanted)
+    _compare(params, wanted, weights.origin)
+    tree = nested(params)
+    return stack_layers(tree) if getattr(model, "scan", False) else tree
+
+
+def _cast(params: Arrays) -> Arrays:
+    return {name: np.asarray(array, np.float32) for name, array in params.items()}
+
+
+def _head(params: Arrays, weights: Weights, model: nn.Module, wanted: dict[str, tuple[int, ...]]) -> Arrays:
+    params = dict(params)
+    dropped = [name for name in params if name.startswith("pre_logits/") and name not in wanted]
+    for name in dropped:
+        del params[name]
+    if dropped:
+        _log.info("representation layer of %s dropped", weights.origin)
+    have, want = weights.fields["num_classes"], model.num_classes
+    if not want:
+        for name in [name for name in params if name.startswith("head/")]:
+            del params[name]
+        return params
+    same = "head/kernel" in params and params["head/kernel"].shape == wanted["head/kernel"]
+    if have != want or dropped or not have:
+        reason = f"{have} classes there, {want} here" if have != want else "it was made for what is dropped"
+        _log.info("head of %s replaced by zeros: %s", weights.origin, reason)
+        bias = np.full(wanted["head/bias"], model.head_bias_init, np.float32)
+        return {**params, "head/kernel": np.zeros(wanted["head/kernel"], np.float32), "head/bias": bias}
+    if not same:  # the same classes on other features: said by the comparison
+        _log.debug("head of another width")
+    return params
+
+
+def _positions(params: Arrays, weights: Weights, model: nn.Module, mode: str) -> Arrays:
+    """The position table with the rows and the grid of the model."""
+    if "posemb" not in params or model.posemb != "learn":
+        return params
+    had_row, wants_row = weights.fields["posemb_cls"], model.posemb_cls
+    has_class = "cls_token" in params
+    if had_row and not wants_row and has_class:
+        params = fold_class_row(params)
+        _log.info("the class token's position row of %s is folded into the token", weights.origin)
+    elif wants_row and not had_row and has_class:
+        params = add_zero_rows(params, 1)
+    old, new = _grid(weights.model()), _grid(model)
+    if old == new:
+        return params
+    start = int(wants_row and has_class)
+    rows = params["posemb"]
+    if rows.shape[1] - start != old[0] * old[1]:
+        raise UsageError(
+            f"the position table of {weights.origin} isn't {old[0]}x{old[1]}", "give image_size="
+        )
+    resized = resize(rows[:, start:], old, new, mode)
+    (height, width), (was_height, was_width) = (
+        size_of(model.image_size),
+        size_of(weights.fields["image_size"]),
+    )
+    _log.warning(
+        "position table of %s resized from %dx%d to %dx%d (%s): images of %dx%d px, the weights were made at %dx%d",
+        weights.origin, *old, *new, mode, height, width, was_height, was_width,
+    )  # fmt: skip
+    return {**params, "posemb": np.concatenate([rows[:, :start], resized], axis=1)}
+
+
+def _grid(model: nn.Module) -> tuple[int, int]:
+    return grid_of(model.image_size, model.patch_size)
+
+
+def _compare(params: Arrays, wanted: dict[str, tuple[int, ...]], origin: str) -> None:
+    problems = [
+        f"{name} {list(shape)}: not in {origin}" for name, shape in wanted.items() if name not in params
+    ]
+    for name, array in params.items():
+        if name not in wanted:
+            problems.append(f"{name} {list(array.shape)}: not in the model")
+        elif array.shape != wanted[name]:
+            problems.append(f"{name}: {list(array.shape)} in {origin}, {list(wanted[name])} in the model")
+    if problems:
+        raise table.mismatch(origin, problems)
