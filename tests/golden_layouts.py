@@ -1,4 +1,4 @@
-"""Reads the two reference parameter layouts of `tests/golden` into this project's names."""
+"""Reads the reference parameter layouts of `tests/golden` into this project's names."""
 
 import json
 import re
@@ -27,6 +27,16 @@ _RULES = [
     (r"/MlpBlock_[03]/Dense_0/", "/mlp/fc1/"),
     (r"/MlpBlock_[03]/Dense_1/", "/mlp/fc2/"),
 ]
+# The ResNets: backbone of a hybrid, or a model of their own. Units are counted unit1 or unit01.
+_RESNET_RULES = [
+    (r"^(?:root_block/)?conv_root/", "root/conv/"),
+    (r"^gn_root/", "root/norm/"),
+    (r"^block(\d+)/unit0*(\d+)/", r"stage_\1/unit_\2/"),
+    (r"/conv_proj/", "/proj/"),
+    (r"/gn_proj/", "/proj_norm/"),
+    (r"/gn(\d)/", r"/norm\1/"),
+    (r"^norm-pre-head/", "norm/"),
+]
 _NOT_PARAMETERS = re.compile(r"(opt/(?!target/)|chrono/)")
 
 
@@ -41,18 +51,33 @@ def from_reference(flat: dict[str, np.ndarray], prefix: str = "") -> dict[str, A
         if not name.startswith(prefix) or _NOT_PARAMETERS.match(name.removeprefix(prefix)):
             continue
         path = name.removeprefix(prefix)
-        for pattern, ours in _RULES:
+        for pattern, ours in [*_RULES, *_RESNET_RULES]:
             path = re.sub(pattern, ours, path)
         *parents, leaf = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[leaf] = _float32(np.asarray(array))
+        values = _float32(np.asarray(array))
+        per_channel = leaf in ("scale", "bias") and values.ndim == 4  # a GroupNorm's may be [1, 1, 1, C]
+        node[leaf] = values.reshape(-1) if per_channel else values
+    if "root" in params and "patch_embed" in params:
+        convolutional = {name for name in params if name == "root" or name.startswith("stage_")}
+        params["backbone"] = {name: params.pop(name) for name in convolutional}
     return params
 
 
 def model_of(config: dict[str, Any], **fields: Any) -> Any:
-    """The model of a `vt`, `bv` or `train` file's config (either reference's keys)."""
+    """The model of a `vt`, `bv`, `bit` or `train` file's config (any reference's keys)."""
+    if config.get("model") in ("bit", "bit_paper"):
+        return create_model(
+            "R50x1",
+            num_classes=config["num_classes"],
+            image_size=config["image_size"],
+            depths=tuple(config["depth"]),
+            width_factor=config["width"],
+            generation={"bit": "v1", "bit_paper": "v2"}[config["model"]],
+            **fields,
+        )
     if "hidden_size" in config:  # vision_transformer
         shape = {
             "width": config["hidden_size"],
@@ -62,6 +87,9 @@ def model_of(config: dict[str, Any], **fields: Any) -> Any:
             "posemb_cls": True,
             "rep_size": config.get("representation_size") or 0,
         }
+        if config.get("resnet"):
+            shape["backbone"] = tuple(config["resnet"]["num_layers"])
+            shape["backbone_width"] = config["resnet"]["width_factor"]
     else:  # big_vision
         shape = {
             "width": config["width"],

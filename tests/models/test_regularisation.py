@@ -9,8 +9,8 @@ import pytest
 
 from tests.models.test_layers import DEPTH, KEY, _create, _images, _params, _traced
 from vit_jax.models.attention import xla_attention
+from vit_jax.models.block import block_rates, drop_branch
 from vit_jax.models.stack import stack_layers
-from vit_jax.models.vit import block_rates, drop_branch
 
 
 @functools.cache

@@ -11,7 +11,14 @@ import pytest
 
 import vit_jax
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import VARIANTS, list_models, variant_fields
+from vit_jax.models.variants import (
+    MIXERS,
+    RESNETS,
+    VARIANTS,
+    list_models,
+    model_family,
+    variant_fields,
+)
 
 
 def _count(model, size=224):
@@ -74,9 +81,27 @@ def test_list_models():
     assert list_models("B/*") == ["B/8", "B/16", "B/32"]
     assert list_models("g*") == ["g/14", "g-opt/14"]
     assert vit_jax.list_models is list_models
-    assert {name.split("/")[0] for name in list_models()} == set(VARIANTS)
+    families = {}
     for name in list_models():
         assert variant_fields(name)
+        families.setdefault(model_family(name), []).append(name)
+    plain = [name for name in families["vit"] if "+" not in name]
+    assert {name.split("/")[0] for name in plain} == set(VARIANTS)
+    assert {name.split("x")[0] for name in families["resnet"]} == set(RESNETS)
+    assert {name.split("/")[0] for name in families["mixer"]} == {f"Mixer-{name}" for name in MIXERS}
+
+
+def test_list_models_of_a_backbone():
+    assert list_models("R50*") == [
+        "R50+B/16",
+        "R50+B/32",
+        "R50+L/16",
+        "R50+L/32",
+        "R50x1",
+        "R50x2",
+        "R50x3",
+    ]
+    assert "R+Ti/16" in list_models("R+*") and list_models("Mixer-H*") == ["Mixer-H/14"]
 
 
 def test_unknown_name_lists_the_variants(golden):

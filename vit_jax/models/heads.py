@@ -13,25 +13,31 @@ from vit_jax.models.mlp import Mlp
 POOLS = ("tok", "gap", "map", "tok_gap", "none")
 
 
-def has_class_token(pool: str) -> bool:
-    """Whether a model with this pooling prepends a class token to the patches."""
+def pools_class_token(pool: str) -> bool:
+    """Whether this pooling reads a class token."""
     return pool in ("tok", "tok_gap")
 
 
-def pool_tokens(tokens: jax.Array, pool: str) -> jax.Array:
+def pool_tokens(tokens: jax.Array, pool: str, prefix: int) -> jax.Array:
     """[B, N, D] -> [B, D] float32 by the class token ("tok") or the mean of the patches ("gap").
 
-    "tok_gap" concatenates both, [B, 2 D]; "none" keeps all tokens, [B, N, D]. The class token comes first.
+    "tok_gap" concatenates both, [B, 2 D]; "none" keeps the patches, [B, N - prefix, D].
+
+    Args:
+        tokens: the class token if there is one, then registers, then patches.
+        pool: one of `POOLS` but "map".
+        prefix: the number of tokens before the patches.
     """
     tokens = tokens.astype(jnp.float32)
+    patches = tokens[:, prefix:]
     if pool == "tok":
         return tokens[:, 0]
     if pool == "gap":
-        return tokens.mean(axis=1)
+        return patches.mean(axis=1)
     if pool == "tok_gap":
-        return jnp.concatenate([tokens[:, 0], tokens[:, 1:].mean(axis=1)], axis=-1)
+        return jnp.concatenate([tokens[:, 0], patches.mean(axis=1)], axis=-1)
     if pool == "none":
-        return tokens
+        return patches
     raise ValueError(f"{pool!r} is not a pooling without parameters")
 
 
@@ -51,7 +57,7 @@ class MapHead(nn.Module):
     attention: str
 
     @nn.compact
-    def __call__(self, tokens: jax.Array) -> jax.Array:  # [B, N, D] -> [B, D] float32
+    def __call__(self, tokens: jax.Array) -> jax.Array:  # [B, N, D], patches only -> [B, D] float32
         B, _, D = tokens.shape
         probe = self.param("probe", nn.initializers.xavier_uniform(), (1, 1, D))
         x, _ = Attention(

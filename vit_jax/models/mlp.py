@@ -14,10 +14,14 @@ GELU = {
 
 
 class Mlp(nn.Module):
-    """[B, N, D] -> dense -> GELU -> dense -> [B, N, D]; dropout after each dense layer."""
+    """[B, N, D] -> fc1 -> GELU -> fc2 -> [B, N, D]; dropout after each dense layer.
+
+    With `swiglu` the hidden units are silu(gate(x)) * fc1(x) instead (arXiv 2002.05202).
+    """
 
     mlp_dim: int
     gelu: str = "tanh"
+    swiglu: bool = False
     dropout: float = 0.0
     train: bool = False
     dtype: jnp.dtype = jnp.float32
@@ -27,7 +31,9 @@ class Mlp(nn.Module):
         D = x.shape[-1]
         drop = nn.Dropout(self.dropout, deterministic=not self.train)
         init = {"kernel_init": nn.initializers.xavier_uniform(), "bias_init": nn.initializers.normal(1e-6)}
-        x = nn.Dense(self.mlp_dim, dtype=self.dtype, name="fc1", **init)(x)
-        x = drop(GELU[self.gelu](x))
-        x = nn.Dense(D, dtype=self.dtype, name="fc2", **init)(x)
-        return drop(x)
+        hidden = nn.Dense(self.mlp_dim, dtype=self.dtype, name="fc1", **init)(x)
+        if self.swiglu:
+            hidden = nn.silu(nn.Dense(self.mlp_dim, dtype=self.dtype, name="gate", **init)(x)) * hidden
+        else:
+            hidden = GELU[self.gelu](hidden)
+        return drop(nn.Dense(D, dtype=self.dtype, name="fc2", **init)(drop(hidden)))

@@ -15,11 +15,11 @@ Params = dict[str, Any]
 def stack_layers(params: Params) -> Params:
     """Replaces `encoder/block_{i}/...` by `encoder/blocks/...`, whose leaves have a leading layer axis.
 
-    Parameters that are stacked already come back as they are.
+    Parameters that are stacked already, or of a model without such layers, come back as they are.
     """
-    encoder = dict(params["encoder"])
-    if "blocks" in encoder:
+    if "encoder" not in params or "blocks" in params["encoder"]:
         return params
+    encoder = dict(params["encoder"])
     depth = sum(name.startswith("block_") for name in encoder)
     blocks = [encoder.pop(f"block_{i}") for i in range(depth)]  # by number: block_10 comes after block_9
     encoder["blocks"] = jax.tree.map(_stack, *blocks)
@@ -29,11 +29,11 @@ def stack_layers(params: Params) -> Params:
 def unstack_layers(params: Params) -> Params:
     """Replaces `encoder/blocks/...` by one `encoder/block_{i}/...` for each layer.
 
-    Parameters that aren't stacked come back as they are.
+    Parameters that aren't stacked, or of a model without such layers, come back as they are.
     """
-    encoder = dict(params["encoder"])
-    if "blocks" not in encoder:
+    if "encoder" not in params or "blocks" not in params["encoder"]:
         return params
+    encoder = dict(params["encoder"])
     blocks = encoder.pop("blocks")
     depth = jax.tree.leaves(blocks)[0].shape[0]
     for i in range(depth):

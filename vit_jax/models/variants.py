@@ -1,11 +1,11 @@
-"""The table of model names: `B/16` is a variant (B) and a patch size (16).
+"""The table of model names: `B/16` is a variant (B) and a patch size (16), `R50+B/16` a hybrid of total stride 16.
 
 Pure Python, so that names can be listed and checked without loading jax.
 """
 
 import fnmatch
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vit_jax.errors import UsageError, known_names
 
@@ -40,37 +40,142 @@ VARIANTS: dict[str, Variant] = {
     "e": Variant(56, 1792, 15360, 16, (14,)),
 }
 
-_NAME = re.compile(r"(?P<variant>[A-Za-z0-9-]+)/(?P<patch>[1-9][0-9]*)")
+# Units of each stage of the ResNets: BiT (arXiv 1912.11370); R26 as in the published AugReg models.
+RESNETS: dict[str, tuple[int, ...]] = {
+    "R26": (2, 2, 2, 2),
+    "R50": (3, 4, 6, 3),
+    "R101": (3, 4, 23, 3),
+    "R152": (3, 8, 36, 3),
+    "R200": (3, 24, 36, 3),
+}
+
+
+class MixerVariant(NamedTuple):
+    """One row of the table of MLP-Mixers."""
+
+    depth: int
+    width: int
+    tokens_mlp_dim: int
+    channels_mlp_dim: int
+    usual_patches: tuple[int, ...]
+
+
+# MLP-Mixer (arXiv 2105.01601), table 1.
+MIXERS: dict[str, MixerVariant] = {
+    "S": MixerVariant(8, 512, 256, 2048, (16, 32)),
+    "B": MixerVariant(12, 768, 384, 3072, (16, 32)),
+    "L": MixerVariant(24, 1024, 512, 4096, (16, 32)),
+    "H": MixerVariant(32, 1280, 640, 5120, (14,)),
+}
+
+# ViT (arXiv 2010.11929), table 6, and AugReg (arXiv 2106.10270), table 1; any other combination works as well.
+_USUAL_HYBRIDS = (
+    "R+Ti/16",
+    "R26+S/32",
+    "R26+B/32",
+    "R50+B/16",
+    "R50+B/32",
+    "R50+L/16",
+    "R50+L/32",
+)
+# The published BiT models, those of table 6 of the ViT paper, and R26.
+_USUAL_RESNETS = (
+    "R26x1",
+    "R50x1",
+    "R50x2",
+    "R50x3",
+    "R101x1",
+    "R101x3",
+    "R152x1",
+    "R152x2",
+    "R152x4",
+    "R200x3",
+)
+
+_VIT = re.compile(r"(?P<variant>[A-Za-z0-9-]+)/(?P<patch>[1-9][0-9]*)")
+_HYBRID = re.compile(
+    r"(?P<resnet>R[0-9]*)(x(?P<factor>[0-9]+(\.[0-9]+)?))?\+(?P<variant>[A-Za-z0-9-]+)/(?P<stride>[0-9]+)"
+)
+_RESNET = re.compile(r"(?P<resnet>R[0-9]+)x(?P<factor>[0-9]+(\.[0-9]+)?)")
+_MIXER = re.compile(r"Mixer-(?P<variant>[A-Z])/(?P<patch>[1-9][0-9]*)")
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Model names that match a shell-style pattern such as `"B/*"`; case matters.
+    """Model names that match a shell-style pattern such as `"B/*"` or `"R50*"`; case matters.
 
-    Every variant is listed with its usual patch sizes; `create_model` takes any other patch size too.
+    Every variant is listed with its usual patch sizes or widths; `create_model` takes any other too.
     """
     names = [f"{name}/{patch}" for name, variant in VARIANTS.items() for patch in variant.usual_patches]
+    names += _USUAL_HYBRIDS + _USUAL_RESNETS
+    names += [f"Mixer-{name}/{patch}" for name, mixer in MIXERS.items() for patch in mixer.usual_patches]
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
-def variant_fields(name: str) -> dict[str, int]:
-    """The shape of the named model: `patch_size`, `depth`, `width`, `mlp_dim`, `num_heads`.
+def model_family(name: str) -> str:
+    """The architecture of the named model: "vit" (hybrids too), "resnet" or "mixer".
 
     Raises:
-        UsageError: no such variant, or no patch size in the name; the remedy lists the known variants.
+        UsageError: as `variant_fields`.
     """
-    match = _NAME.fullmatch(name)
-    if match is None or match["variant"] not in VARIANTS:
-        nearest = known_names(name, list_models())
-        nearest = nearest + " " if nearest.startswith("did you mean") else ""
-        raise UsageError(
-            f"unknown model {name!r}",
-            f"{nearest}a name is VARIANT/PATCH, such as B/16, with a variant of: {', '.join(VARIANTS)}",
-        )
-    variant = VARIANTS[match["variant"]]
-    return {
-        "patch_size": int(match["patch"]),
-        "depth": variant.depth,
-        "width": variant.width,
-        "mlp_dim": variant.mlp_dim,
-        "num_heads": variant.num_heads,
-    }
+    return _parse(name)[0]
+
+
+def variant_fields(name: str) -> dict[str, Any]:
+    """The fields of the named model that its name decides.
+
+    A ViT's: `patch_size`, `depth`, `width`, `mlp_dim`, `num_heads`; a hybrid's also `backbone`, `backbone_width`
+    and `posemb_cls`. A ResNet's: `depths`, `width_factor`. A Mixer's: `patch_size`, `depth`, `width`,
+    `tokens_mlp_dim`, `channels_mlp_dim`.
+
+    Raises:
+        UsageError: no such model; the remedy names the nearest and what a name is made of.
+    """
+    return _parse(name)[1]
+
+
+def _parse(name: str) -> tuple[str, dict[str, Any]]:
+    """Family and fields of a name."""
+    if (match := _HYBRID.fullmatch(name)) and match["variant"] in VARIANTS:
+        fields = _hybrid_fields(match["resnet"], int(match["stride"]), match["factor"])
+        if fields is not None:
+            return "vit", _vit_fields(match["variant"]) | fields
+    if (match := _VIT.fullmatch(name)) and match["variant"] in VARIANTS:
+        return "vit", {"patch_size": int(match["patch"])} | _vit_fields(match["variant"])
+    if (match := _RESNET.fullmatch(name)) and match["resnet"] in RESNETS:
+        return "resnet", {"depths": RESNETS[match["resnet"]], "width_factor": float(match["factor"])}
+    if (match := _MIXER.fullmatch(name)) and match["variant"] in MIXERS:
+        fields = MIXERS[match["variant"]]._asdict()
+        del fields["usual_patches"]
+        return "mixer", {"patch_size": int(match["patch"])} | fields
+    nearest = known_names(name, list_models())
+    nearest = nearest + " " if nearest.startswith("did you mean") else ""
+    raise UsageError(
+        f"unknown model {name!r}",
+        f"{nearest}a name is VARIANT/PATCH, such as B/16, with a variant of: {', '.join(VARIANTS)}; "
+        f"RESNETxWIDTH, such as R50x1, with one of: {', '.join(RESNETS)}; a hybrid such as R50+B/16 or R50+L/32 "
+        f"(total stride 16 or 32; the root alone: R+Ti/16); or Mixer-VARIANT/PATCH with one of: "
+        f"{', '.join(MIXERS)}",
+    )
+
+
+def _vit_fields(variant: str) -> dict[str, Any]:
+    fields = VARIANTS[variant]._asdict()
+    del fields["usual_patches"]
+    return fields
+
+
+def _hybrid_fields(resnet: str, stride: int, factor: str | None) -> dict[str, Any] | None:
+    """What the backbone adds to a ViT's fields; None if there's no such backbone."""
+    if resnet == "R" and stride == 16:
+        # The published name is that of its ViT: the root divides by 4 and the patches are 8, 32 in all.
+        patch_size, backbone = 8, ()
+    elif resnet in RESNETS and stride == 32:
+        patch_size, backbone = 1, RESNETS[resnet]
+    elif resnet in RESNETS and stride == 16:
+        # Stage 4's units are added to stage 3 (section 4.1 of the paper), which leaves the stride at 16.
+        first, second, third, fourth = RESNETS[resnet]
+        patch_size, backbone = 1, (first, second, third + fourth)
+    else:
+        return None
+    width = float(factor) if factor else 1.0
+    return {"patch_size": patch_size, "backbone": backbone, "backbone_width": width, "posemb_cls": True}

@@ -1,6 +1,6 @@
-"""Vision Transformer, "An Image is Worth 16x16 Words" (arXiv 2010.11929).
+"""Vision Transformer, "An Image is Worth 16x16 Words" (arXiv 2010.11929), with or without a ResNet before it.
 
-Shapes: B batch, H x W image, C channels, P patch, N tokens, D width, L depth, K classes.
+Shapes: B batch, H x W image, C channels, P patch, N tokens, R registers, D width, L depth, K classes.
 """
 
 from collections.abc import Callable
@@ -10,147 +10,25 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.models import heads, posemb
-from vit_jax.models.attention import Attention
-from vit_jax.models.check import check_images, check_model, grid_of
-from vit_jax.models.mlp import Mlp
-
-# What a rematerialised block keeps for the backward pass besides its input.
-REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # the dense layers, not the attention
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
+from vit_jax.models.block import Encoder
+from vit_jax.models.check import check_grid, check_images, check_vit, token_grid
+from vit_jax.models.embed import PatchEmbed
+from vit_jax.models.hybrid import Backbone
 
 
 def _identity(x: jax.Array) -> jax.Array:
     return x
 
 
-def drop_branch(y: jax.Array, rate: jax.Array, key: jax.Array) -> jax.Array:
-    """Stochastic depth (arXiv 1603.09382): zeroes the branch y [B, N, D] of some examples, scales up others.
-
-    The expected value stays y; `rate` is the share of examples whose branch is dropped, a scalar below 1.
-    """
-    keep = jax.random.bernoulli(key, 1 - rate, (y.shape[0], 1, 1))
-    return y * (keep / (1 - rate)).astype(y.dtype)
-
-
-def block_rates(depth: int, last: float) -> jax.Array:
-    """Rates of stochastic depth, [L] float32, linear in depth: 0 for the first block, `last` for the last."""
-    return jnp.linspace(0.0, last, depth, dtype=jnp.float32)
-
-
-class Block(nn.Module):
-    """Pre-norm Transformer block: x + attn(norm(x)), then x + mlp(norm(x))."""
-
-    mlp_dim: int
-    num_heads: int
-    dropout: float
-    attn_dropout: float
-    stochastic: bool  # whether branches are dropped at all
-    gelu: str
-    ln_eps: float
-    dtype: jnp.dtype
-    softmax_dtype: jnp.dtype
-    attention: str
-    constrain: Callable[[jax.Array], jax.Array]
-    train: bool
-    capture_attention: bool
-
-    @nn.compact
-    def __call__(
-        self,
-        x: jax.Array,  # [B, N, D]
-        drop_rate: jax.Array,  # [], the rate at which this block's branches are dropped
-    ) -> tuple[jax.Array, jax.Array | None]:  # [B, N, D] and attention weights [B, heads, N, N] or None
-        x = self.constrain(x)
-        y = nn.LayerNorm(self.ln_eps, dtype=self.dtype, name="norm1")(x)
-        y, weights = Attention(
-            num_heads=self.num_heads,
-            dropout=self.attn_dropout,
-            train=self.train,
-            return_weights=self.capture_attention,
-            dtype=self.dtype,
-            softmax_dtype=self.softmax_dtype,
-            attention=self.attention,
-            name="attn",
-        )(y, y)
-        y = nn.Dropout(self.dropout, deterministic=not self.train)(y)
-        x = x + self._drop_branch(y, drop_rate)
-
-        y = nn.LayerNorm(self.ln_eps, dtype=self.dtype, name="norm2")(x)
-        y = Mlp(self.mlp_dim, self.gelu, self.dropout, self.train, self.dtype, name="mlp")(y)
-        x = x + self._drop_branch(y, drop_rate)
-        return x, weights
-
-    def _drop_branch(self, y: jax.Array, rate: jax.Array) -> jax.Array:
-        return drop_branch(y, rate, self.make_rng("dropout")) if self.train and self.stochastic else y
-
-
-class Encoder(nn.Module):
-    """L blocks and a last LayerNorm, [B, N, D] -> [B, N, D].
-
-    With `scan`, one compiled block runs L times over parameters that have a leading layer axis.
-    """
-
-    depth: int
-    stoch_depth: float
-    scan: bool
-    remat: str
-    block: dict  # the fields of Block
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        rates = block_rates(self.depth, self.stoch_depth)
-        block_class = Block
-        if self.remat != "none":
-            # In a scan the loop itself keeps XLA from undoing the rematerialisation.
-            block_class = nn.remat(Block, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
-        if self.scan:
-            scanned = nn.scan(
-                block_class,
-                variable_axes={"params": 0},
-                split_rngs={"params": True, "dropout": True},
-                length=self.depth,
-            )
-            x, weights = scanned(**self.block, name="blocks")(x, rates)
-        else:
-            weights = []
-            for i in range(self.depth):
-                x, layer_weights = block_class(**self.block, name=f"block_{i}")(x, rates[i])
-                weights.append(layer_weights)
-            weights = jnp.stack(weights) if self.block["capture_attention"] else None
-        x = nn.LayerNorm(self.block["ln_eps"], dtype=self.block["dtype"], name="norm")(x)
-        return x, weights  # [B, N, D]; [L, B, heads, N, N] or None
-
-
-class PatchEmbed(nn.Module):
-    """Linear embedding of non-overlapping patches, [B, H, W, C] -> [B, H/P * W/P, D]."""
-
-    patch_size: int
-    width: int
-    dtype: jnp.dtype
-
-    @nn.compact
-    def __call__(self, images: jax.Array) -> jax.Array:
-        B, H, W, C = images.shape
-        P, D = self.patch_size, self.width
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (P, P, C, D))
-        bias = self.param("bias", nn.initializers.zeros, (D,))
-        images, kernel, bias = nn.dtypes.promote_dtype(images, kernel, bias, dtype=self.dtype)
-        # The strided convolution of the paper, written as the matmul it is: as fast, and simple to shard.
-        patches = images.reshape(B, H // P, P, W // P, P, C).transpose(0, 1, 3, 2, 4, 5)
-        x = patches.reshape(B, -1, P * P * C) @ kernel.reshape(P * P * C, D)
-        return x + bias[None, None]
-
-
 class ViT(nn.Module):
     """Vision Transformer: images [B, H, W, C] float, already normalised -> logits [B, K] float32, aux.
 
-    `vit_jax.create_model` fills the fields from a name such as "B/16". Parameters are float32; `dtype` is the
-    type of activations and matmuls. LayerNorm statistics, pooled features and logits are float32 in any case.
+    `vit_jax.create_model` fills the fields from a name such as "B/16" or "R50+B/16". Parameters are float32;
+    `dtype` is the type of activations and matmuls. Statistics of norms, pooled features and logits are float32 in
+    any case. Tokens are the class token where there is one, then registers, then patches in reading order.
     """
 
-    patch_size: int
+    patch_size: int  # of the image, or of the backbone's feature map
     width: int
     depth: int
     mlp_dim: int
@@ -158,9 +36,22 @@ class ViT(nn.Module):
     num_classes: int  # 0: no classifier, logits are the pre-logits
     image_size: int | tuple[int, int]  # (height, width) the learned position table is made for
     channels: int = 3
-    pool: str = "tok"  # tok | gap | map | tok_gap | none (logits of every patch)
+    backbone: tuple[int, ...] | None = None  # hybrid: units of each ResNet stage; () is the root alone
+    backbone_width: float = 1.0
+    patch_bias: bool = True
+    class_token: bool | None = (
+        None  # None: if the pooling reads it. True with gap: it attends, but isn't pooled
+    )
+    num_registers: int = 0  # further learned tokens, without positions and never pooled (arXiv 2309.16588)
     posemb: str = "learn"  # learn | sincos2d | none
     posemb_cls: bool = False  # the class token has a row of its own in the learned table
+    pre_norm: bool = False  # LayerNorm between positions and blocks, as in CLIP
+    qkv_bias: bool = True
+    qk_norm: bool = False  # LayerNorm of each head's queries and keys
+    layer_scale: float = 0.0  # initial value of the learned scale of every branch; 0: none
+    swiglu: bool = False  # MLP units silu(gate) * fc1 instead of GELU(fc1)
+    pool: str = "tok"  # tok | gap | map | tok_gap | none (logits of every patch)
+    norm_after_pool: bool = False  # the last LayerNorm follows the pooling, as timm's fc_norm
     rep_size: int = 0  # width of the dense + tanh layer before the classifier; 0: none
     dropout: float = 0.0  # after the position embedding and every dense layer but q, k, v
     attn_dropout: float = 0.0  # of the attention weights
@@ -173,7 +64,17 @@ class ViT(nn.Module):
     dtype: jnp.dtype | str = jnp.float32
     softmax_dtype: jnp.dtype | str = jnp.float32
     attention: str = "auto"  # auto | xla
-    constrain: Callable[[jax.Array], jax.Array] = _identity  # on [B, N, D] activations at every block
+    constrain: Callable[[jax.Array], jax.Array] = _identity  # on [B, ...] activations at every block or unit
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether there is a class token."""
+        return heads.pools_class_token(self.pool) if self.class_token is None else self.class_token
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of patch tokens at `image_size`: the grid of the learned position table."""
+        return token_grid(self, self.image_size)
 
     @nn.compact
     def __call__(
@@ -186,24 +87,34 @@ class ViT(nn.Module):
         """Runs the model; `rngs={"dropout": key}` serves dropout and stochastic depth in training.
 
         Returns:
-            logits: [B, K] float32; [B, N, K] with pool "none"; the pre-logits when there are no classes.
-            aux: "patch_embed" [B, N, D], "with_posemb" [B, N, D] (input of the encoder, before dropout),
-                "encoded" [B, N, D] after the last norm, class token first where there is one,
-                "pre_logits" [B, D] float32, and with `capture_attention` "attention" [L, B, heads, N, N].
+            logits: [B, K] float32; [B, N, K] of the patches with pool "none"; the pre-logits when there are no
+                classes.
+            aux: "patch_embed" [B, N, D] (patches only), "with_posemb" [B, N, D] (all tokens, before dropout),
+                "encoded" [B, N, D] (all tokens) after the last norm, or after the last block with
+                `norm_after_pool`; "pre_logits" [B, D] float32, the classifier's input; and with
+                `capture_attention` "attention" [L, B, heads, N, N].
 
         Raises:
             UsageError: fields that don't go together, or images the model isn't made for.
         """
-        check_model(self)
+        check_vit(self)
         check_images(self, images.shape, images.dtype)
+        grid = token_grid(self, images.shape[1:3])
+        if self.posemb == "learn":
+            check_grid(images.shape, grid, self.grid, "position table is")
         dtype, softmax_dtype = jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype)
         aux = {}
 
-        x = PatchEmbed(self.patch_size, self.width, dtype, name="patch_embed")(images)
+        x = images
+        if self.backbone is not None:
+            x = Backbone(self.backbone, self.backbone_width, dtype, self.constrain, name="backbone")(x)
+        x = PatchEmbed(self.patch_size, self.width, dtype, self.patch_bias, name="patch_embed")(x)
         aux["patch_embed"] = x
-        x = self._add_tokens_and_positions(x, grid_of(images.shape[1:3], self.patch_size))
+        x = self._add_tokens_and_positions(x, grid)
         aux["with_posemb"] = x
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        if self.pre_norm:
+            x = nn.LayerNorm(self.ln_eps, dtype=dtype, name="pre_norm")(x)
 
         shared = {
             "mlp_dim": self.mlp_dim,
@@ -216,6 +127,10 @@ class ViT(nn.Module):
         }
         block = {
             **shared,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "layer_scale": self.layer_scale,
+            "swiglu": self.swiglu,
             "dropout": self.dropout,
             "attn_dropout": self.attn_dropout,
             "stochastic": self.stoch_depth > 0,
@@ -223,17 +138,27 @@ class ViT(nn.Module):
             "train": train,
             "capture_attention": capture_attention,
         }
-        encoder = Encoder(self.depth, self.stoch_depth, self.scan, self.remat, block, name="encoder")
+        encoder = Encoder(
+            self.depth,
+            self.stoch_depth,
+            scan=self.scan,
+            remat=self.remat,
+            last_norm=not self.norm_after_pool,
+            block=block,
+            name="encoder",
+        )
         x, attention = encoder(x)
         aux["encoded"] = x
         if capture_attention:
             aux["attention"] = attention
 
-        x = (
-            heads.MapHead(**shared, name="map_head")(x)
-            if self.pool == "map"
-            else heads.pool_tokens(x, self.pool)
-        )
+        prefix = self.has_class_token + self.num_registers
+        if self.pool == "map":
+            x = heads.MapHead(**shared, name="map_head")(x[:, prefix:])
+        else:
+            x = heads.pool_tokens(x, self.pool, prefix)
+        if self.norm_after_pool:
+            x = nn.LayerNorm(self.ln_eps, dtype=jnp.float32, name="pool_norm")(x)
         if self.rep_size:
             x = jnp.tanh(heads.representation(self.rep_size)(x))
         aux["pre_logits"] = x
@@ -242,20 +167,20 @@ class ViT(nn.Module):
         return x, aux
 
     def _add_tokens_and_positions(self, x: jax.Array, grid: tuple[int, int]) -> jax.Array:
-        """Patches [B, N, D] -> [B, N (+ 1), D]: adds the position embedding, prepends the class token."""
+        """Patches [B, N, D] -> all tokens: adds the position embedding, prepends class token and registers."""
         B, N, D = x.shape
-        class_token = None
-        if heads.has_class_token(self.pool):
-            class_token = self.param("cls_token", nn.initializers.zeros, (1, 1, D))
-            class_token = jnp.broadcast_to(class_token.astype(x.dtype), (B, 1, D))
-        row_for_class = self.posemb_cls and class_token is not None
-        if row_for_class:
-            x = jnp.concatenate([class_token, x], axis=1)
+        prefix = []
+        if self.has_class_token:
+            prefix.append(self.param("cls_token", nn.initializers.zeros, (1, 1, D)).astype(x.dtype))
+        if self.num_registers:
+            registers = self.param("registers", nn.initializers.normal(1e-6), (1, self.num_registers, D))
+            prefix.append(registers.astype(x.dtype))
         if self.posemb == "learn":
-            table = self.param("posemb", nn.initializers.normal(0.02), (1, N + row_for_class, D))
-            x = x + table.astype(x.dtype)
+            own_row = int(self.posemb_cls and self.has_class_token)
+            table = self.param("posemb", nn.initializers.normal(0.02), (1, N + own_row, D)).astype(x.dtype)
+            x = x + table[:, own_row:]
+            if own_row:
+                prefix[0] = prefix[0] + table[:, :1]
         elif self.posemb == "sincos2d":
             x = x + jnp.asarray(posemb.sincos2d(*grid, D), x.dtype)
-        if class_token is not None and not row_for_class:
-            x = jnp.concatenate([class_token, x], axis=1)
-        return x
+        return jnp.concatenate([*(jnp.broadcast_to(t, (B, *t.shape[1:])) for t in prefix), x], axis=1)
