@@ -15,8 +15,8 @@ LEVELS = [
     {"errors", "paths"},
     {"models", "config", "losses", "schedules", "durations", "optim", "mixup", "sharding", "flops", "digest",
      "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"step", "checkpoint_reader", "metrics", "cli"},
-    {"job", "evaluators", "checkpoint"},
+    {"step", "checkpoint_reader", "metrics", "cli", "formats"},
+    {"job", "evaluators", "checkpoint", "pretrained"},
     {"loop", "start", "benchmarks"},
     {"train", "evaluate", "bench"},
 ]  # fmt: skip

@@ -62,8 +62,8 @@ def load(
 
 
 # Fields that are a matter of training or speed, which no file determines.
-_CHOICES = ("dropout", "attn_dropout", "stoch_depth", "head_bias_init", "scan", "remat", "softmax_dtype", "attention",
-            "constrain")  # fmt: skip
+_CHOICES = ("dropout", "attn_dropout", "stoch_depth", "head_bias_init", "scan", "remat", "softmax_dtype",
+            "attention", "constrain")  # fmt: skip
 
 
 def read(path: str, *, hints: dict[str, Any] | None = None, subtree: str | None = None) -> Weights:

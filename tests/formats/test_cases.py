@@ -79,7 +79,7 @@ def test_several_models_without_a_default_are_listed(cases, tmp_path):
     np.savez(
         tmp_path / "two.npz", **{f"{tower}/{k}": v for tower in ("left", "right") for k, v in arrays.items()}
     )
-    with pytest.raises(UsageError, match="several models: 'left', 'right'"):
+    with pytest.raises(UsageError, match=r"several models: 'left', 'right'"):
         vit_jax.load(tmp_path / "two.npz")
     vit_jax.load(tmp_path / "two.npz", subtree="left")
 
@@ -91,7 +91,7 @@ def test_a_head_of_another_size_starts_at_zero_and_all_else_must_fit(cases, expe
     assert np.array_equal(logits, expected["ckpt-i21k-head"]["logits_10way"])
     assert "21843 classes there, 10 here" in caplog.text and "representation layer" in caplog.text
     assert logits_of(file).shape == (21843,)
-    with pytest.raises(UsageError, match="width is 16, but .* has 8"):
+    with pytest.raises(UsageError, match=r"width is 16, but .* has 8"):
         vit_jax.load(file, num_classes=10, rep_size=0, width=16)
     with pytest.raises(UsageError, match=r"pre_logits/kernel \[8, 12\]|pre_logits/kernel: \[8, 8\]"):
         vit_jax.load(file, num_classes=10, rep_size=12)
@@ -106,12 +106,12 @@ def test_rows_of_a_position_table(cases, expected):
 
 def test_rows_that_mean_nothing_or_two_things_are_refused():
     keywords = {"asked": None, "class_row": None, "origin": "x.npz"}
-    with pytest.raises(UsageError, match="195 rows"):
+    with pytest.raises(UsageError, match=r"195 rows"):
         posemb.grid_of_rows(195, prefix_counts=(1, 0), **keywords)
-    with pytest.raises(UsageError, match="197 rows"):
+    with pytest.raises(UsageError, match=r"197 rows"):
         posemb.grid_of_rows(197, prefix_counts=(0,), **keywords)
     keywords["asked"] = (5, 10)
-    with pytest.raises(UsageError, match="7x7 patches and 1 before them or 5x10 patches and 0"):
+    with pytest.raises(UsageError, match=r"7x7 patches and 1 before them or 5x10 patches and 0"):
         posemb.grid_of_rows(50, prefix_counts=(2, 1, 0), **keywords)
     assert posemb.grid_of_rows(50, prefix_counts=(2, 1, 0), **{**keywords, "class_row": True}) == ((7, 7), 1)
 
@@ -122,7 +122,7 @@ def test_a_square_table_serves_images_that_are_not(cases, expected, caplog):
         close(logits_of(cases / "ckpt_v_base.npz", (224, 448)), wanted["logits_224x448"])
     assert "resized from 14x14 to 14x28 (zoom)" in caplog.text
     close(logits_of(cases / "ckpt_v_base.npz", (448, 224)), wanted["logits_448x224"])
-    with pytest.raises(UsageError, match="height 500 is not a multiple of the patch size 16"):
+    with pytest.raises(UsageError, match=r"height 500 is not a multiple of the patch size 16"):
         vit_jax.load(cases / "ckpt_v_base.npz", image_size=500)
 
 
@@ -144,7 +144,7 @@ def test_group_norm_of_four_axes(cases):
 
 def test_pickled_objects_are_never_read(tmp_path):
     np.savez(tmp_path / "evil.npz", good=np.zeros(3), bad=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(UsageError, match="evil.npz holds pickled objects \\(at 'bad'\\)"):
+    with pytest.raises(UsageError, match=r"evil.npz holds pickled objects \(at 'bad'\)"):
         vit_jax.load(tmp_path / "evil.npz")
     (tmp_path / "model.pth").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(UsageError, match=r"pickled PyTorch file.*safetensors"):
@@ -186,16 +186,16 @@ def test_missing_and_extra_arrays_are_a_short_table(cases, tmp_path):
 
 def test_what_is_no_checkpoint_of_ours(tmp_path, cases):
     np.savez(tmp_path / "other.npz", **{"lstm/kernel": np.zeros((2, 2))})
-    with pytest.raises(UsageError, match="no image model that is known: its names start with lstm"):
+    with pytest.raises(UsageError, match=r"no image model that is known: its names start with lstm"):
         vit_jax.load(tmp_path / "other.npz")
-    with pytest.raises(UsageError, match="no such file or folder: 'nowhere.npz'"):
+    with pytest.raises(UsageError, match=r"no such file or folder: 'nowhere.npz'"):
         vit_jax.load("nowhere.npz")
-    with pytest.raises(UsageError, match="download the file"):
+    with pytest.raises(UsageError, match=r"download the file"):
         vit_jax.load("https://example.org/B_16.npz")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"no \.safetensors or \.npz file"):
         vit_jax.load(tmp_path / "empty")
-    with pytest.raises(UsageError, match="'num_hedas'.*num_heads"):
+    with pytest.raises(UsageError, match=r"'num_hedas'.*num_heads"):
         vit_jax.load(cases / "ckpt_v_base.npz", num_hedas=3)
 
 

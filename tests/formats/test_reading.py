@@ -60,7 +60,8 @@ def test_bit(golden, case):
 
 @pytest.mark.parametrize("case", ["token", "token_small_activations", "avg_fcnorm", "avg_nofcnorm", "avg_noclass",
                                   "qkv_bias_false", "layerscale", "registers", "no_embed_class",
-                                  "registers_no_embed_class", "qk_norm", "map", "pre_norm_clip", "nonsquare"])  # fmt: skip
+                                  "registers_no_embed_class", "qk_norm", "map", "pre_norm_clip",
+                                  "nonsquare"])  # fmt: skip
 def test_timm(golden, case):
     fields = TIMM.get(case, {})
     model, params = vit_jax.load(golden / f"timm/{case}.safetensors", num_heads=3, **fields)

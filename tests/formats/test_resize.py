@@ -60,5 +60,5 @@ def test_a_constant_table_stays_constant_and_the_same_grid_untouched(mode):
 
 
 def test_an_unknown_mode_lists_the_known_ones():
-    with pytest.raises(UsageError, match="bicubick.*bicubic"):
+    with pytest.raises(UsageError, match=r"bicubick.*bicubic"):
         resize(np.zeros((1, 1, 1)), (1, 1), (2, 2), "bicubick")

@@ -13,7 +13,7 @@ from vit_jax.formats import table
 from vit_jax.formats.posemb import add_zero_rows, fold_class_row
 from vit_jax.formats.resize import resize
 from vit_jax.formats.weights import Arrays, Weights, shapes_of
-from vit_jax.models.check import grid_of, size_of
+from vit_jax.models.check import size_of
 from vit_jax.models.stack import stack_layers
 from vit_jax.paths import named_leaves, nested
 
@@ -77,7 +77,7 @@ def _positions(params: Arrays, weights: Weights, model: nn.Module, mode: str) ->
         _log.info("the class token's position row of %s is folded into the token", weights.origin)
     elif wants_row and not had_row and has_class:
         params = add_zero_rows(params, 1)
-    old, new = _grid(weights.model()), _grid(model)
+    old, new = weights.model().grid, model.grid
     if old == new:
         return params
     start = int(wants_row and has_class)
@@ -96,10 +96,6 @@ def _positions(params: Arrays, weights: Weights, model: nn.Module, mode: str) ->
         weights.origin, *old, *new, mode, height, width, was_height, was_width,
     )  # fmt: skip
     return {**params, "posemb": np.concatenate([rows[:, :start], resized], axis=1)}
-
-
-def _grid(model: nn.Module) -> tuple[int, int]:
-    return grid_of(model.image_size, model.patch_size)
 
 
 def _compare(params: Arrays, wanted: dict[str, tuple[int, ...]], origin: str) -> None:

@@ -10,7 +10,12 @@ _UNIT = re.compile(r"block(\d+)/unit(\d+)/conv1/kernel")
 
 
 def rows(ours: str, unit: str) -> list[Row]:
-    """Stem and units. `ours` is a prefix such as "backbone/"; `unit` the foreign spelling, "unit{u}" or "unit{u:02d}"."""
+    """Stem and units.
+
+    Args:
+      ours: our prefix, such as "backbone/".
+      unit: how a unit is spelled there, "unit{u}" or "unit{u:02d}".
+    """
     table = [
         Row(f"{ours}root/conv/kernel", "conv_root/kernel"),
         *pair(f"{ours}root/norm", "gn_root", _NORM),
