@@ -1,5 +1,6 @@
 """Weights of any supported format, or of a run, as a model and its parameters."""
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -50,7 +51,7 @@ def load(
     if image_size is not None:
         hints["image_size"] = image_size
     weights = read(path, hints=hints, subtree=subtree)
-    changes = {name: hints[name] for name in hints if name in weights.fields or name in _CHOICES}
+    changes = dict(hints)
     if num_classes is not None:
         changes["num_classes"] = num_classes
     if dtype is not None:
@@ -61,9 +62,15 @@ def load(
     return model, jax.tree.map(lambda array: jnp.asarray(array, kind), params)
 
 
-# Fields that are a matter of training or speed, which no file determines.
-_CHOICES = ("dropout", "attn_dropout", "stoch_depth", "head_bias_init", "scan", "remat", "softmax_dtype",
-            "attention", "constrain")  # fmt: skip
+def adapted(weights: Weights, changes: dict[str, Any], *, posemb_resize: str | None = None) -> Weights:
+    """The same weights for a model with some fields changed: another head, image size or class row."""
+    model = weights.model(**changes)
+    params = adapt(weights, model, posemb_resize=posemb_resize)
+    known = len(weights.classes or ()) <= model.num_classes == weights.fields["num_classes"]
+    fields = {**weights.fields, **changes, "image_size": model.image_size}
+    return dataclasses.replace(
+        weights, fields=fields, params=params, classes=weights.classes if known else None
+    )
 
 
 def read(path: str, *, hints: dict[str, Any] | None = None, subtree: str | None = None) -> Weights:

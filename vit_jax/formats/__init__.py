@@ -1,5 +1,6 @@
 """Published checkpoint layouts, both ways: a table of names for each, chosen by what a file holds."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def read(path: Path, hints: dict[str, Any], subtree: str | None = None) -> Weigh
     for layout in _FLAX:
         if layout.matches(selected):
             weights = layout.read(selected, hints, origin)
-            return Weights(**{**weights.__dict__, "notes": weights.notes + notes})
+            return dataclasses.replace(weights, notes=weights.notes + notes)
     shown = ", ".join(sorted(selected)[:4])
     raise UsageError(f"{origin} has names of no known layout: {shown}", "give weights of a supported layout")
 

@@ -1,0 +1,60 @@
+"""Writing weights in a published layout; the inverse of `formats.read`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vit_jax.errors import UsageError
+from vit_jax.formats import bit, google, hf, mixer, table, timm
+from vit_jax.formats.container import write_npz, write_safetensors
+from vit_jax.formats.weights import Arrays, Weights
+from vit_jax.paths import named_leaves
+
+# Files of plain arrays, and folders with a config beside them.
+FILES = (google.NPZ, google.BIG_VISION)
+FOLDERS = (timm.LAYOUT, hf.LAYOUT)
+
+
+def write(weights: Weights, path: Path, layout: str) -> None:
+    """Writes a file (npz, big_vision) or a new folder (timm, hf).
+
+    Raises:
+      UsageError: something that the layout can't express; says what, before anything is written.
+    """
+    if layout in FILES:
+        write_npz(path, _flax_arrays(weights, layout))
+        return
+    if weights.family != "vit":
+        raise UsageError(
+            f"a {weights.family} can't be written as {layout}", "choose --to=npz, onnx or stablehlo"
+        )
+    if layout == timm.LAYOUT:
+        arrays, config = timm.write(weights)
+        texts = {"config.json": config}
+    else:
+        arrays, config, preprocessor = hf.write(weights)
+        texts = {"config.json": config, "preprocessor_config.json": preprocessor}
+    path.mkdir()
+    write_safetensors(path / "model.safetensors", arrays)
+    for name, content in texts.items():
+        (path / name).write_text(_json(content), encoding="utf-8")
+
+
+def hints_of(weights: Weights) -> dict[str, Any]:
+    """What the readers must be told of such weights, because no layout shows it."""
+    model = weights.model()
+    unseen = ("posemb", "gelu", "ln_eps") if weights.family == "vit" else ()
+    return {"image_size": model.image_size, **{name: getattr(model, name) for name in unseen}}
+
+
+def _flax_arrays(weights: Weights, layout: str) -> Arrays:
+    if weights.family == "vit":
+        return google.write(weights, layout)
+    params = named_leaves(weights.params)
+    if weights.family == "mixer":
+        return table.write(params, mixer.ROWS)
+    return bit.write(params, weights.model().generation)
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
