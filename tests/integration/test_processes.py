@@ -45,8 +45,8 @@ def _agree(left, right, steps):
 
 
 def _lines(done):
-    """Stdout without the lines of the collectives' library."""
-    return [line for line in done.out.splitlines() if not line.startswith("[Gloo]")]
+    """Stdout without what the collectives' library writes there, now and then several lines in one."""
+    return [line for line in done.out.splitlines() if "[Gloo]" not in line and "peer ranks" not in line]
 
 
 def test_two_processes_compute_what_one_does(command, finished, tmp_path):
