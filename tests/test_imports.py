@@ -13,9 +13,9 @@ REPO = PACKAGE.parent
 # Level of each module: it may import project modules of a lower level only.
 LEVELS = [
     {"errors"},
-    {"models", "config", "losses", "schedules", "durations", "optim", "mixup", "sharding", "flops", "digest",
+    {"models", "config", "losses", "schedules", "durations", "optim", "mixup", "sharding", "digest",
      "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"step", "checkpoint_reader", "metrics", "cli"},
+    {"step", "checkpoint_reader", "metrics", "cli", "flops"},
     {"job", "evaluators", "checkpoint"},
     {"loop", "start", "benchmarks"},
     {"train", "evaluate", "bench"},
