@@ -33,29 +33,50 @@ def get_config() -> ConfigDict:
 
     # ---- model
     c.model = ConfigDict()
-    c.model.name = "S/16"  # a variant of vit_jax.list_models(), any patch size
+    c.model.name = "S/16"  # one of vit_jax.list_models(), or another patch size or width of those
     c.model.image_size = placeholder(object)  # int or (height, width), must be what data.preprocess_* gives
-    # Shape: None takes the variant's.
-    c.model.width = placeholder(int)
+    # What the model is made of. None: as the name says, or the init file where one is given, or else the model's
+    # own default, which the comment names. A key that the named model has no field for is refused.
+    c.model.patch_size = placeholder(int)  # pixels, or cells of the backbone's feature map; as the name says
+    c.model.width = placeholder(int)  # as the name says, like the next three
     c.model.depth = placeholder(int)
     c.model.mlp_dim = placeholder(int)
     c.model.num_heads = placeholder(int)
-    c.model.patch_size = placeholder(int)  # pixels
-    c.model.pool = "tok"  # tok (class token) | gap (mean) | map (attention pooling) | none (per patch)
-    c.model.posemb = "learn"  # learn | sincos2d | none
-    c.model.posemb_cls = False  # whether the class token has a row of its own in the position table
-    c.model.rep_size = 0  # width of the tanh representation layer before the head; 0: none
-    c.model.dropout = 0.0  # after the position embedding and every dense layer but q, k, v
-    c.model.attn_dropout = 0.0  # on the attention weights
-    c.model.stoch_depth = 0.0  # drop rate of the last block; linear in depth from 0
+    # ViT
+    c.model.backbone = placeholder(tuple)  # units per ResNet stage, () for the root alone; as the name says
+    c.model.backbone_width = placeholder(float)  # times 64 channels; as the name says
+    c.model.patch_bias = placeholder(bool)  # bias of the patch embedding; True
+    c.model.class_token = placeholder(bool)  # if the pooling reads it; True keeps one that gap leaves out
+    c.model.num_registers = placeholder(int)  # learned tokens besides; 0
+    c.model.posemb = placeholder(str)  # learn | sincos2d | none; learn
+    c.model.posemb_cls = placeholder(bool)  # class token's own row in the position table; False, hybrids True
+    c.model.pre_norm = placeholder(bool)  # LayerNorm before the blocks; False
+    c.model.qkv_bias = placeholder(bool)  # True
+    c.model.qk_norm = placeholder(bool)  # LayerNorm of queries and keys; False
+    c.model.layer_scale = placeholder(float)  # initial scale of every branch, learned; 0: none
+    c.model.swiglu = placeholder(bool)  # gated MLP; False
+    c.model.gelu = placeholder(str)  # tanh (JAX, Google checkpoints) | erf (timm, Hugging Face); tanh
+    c.model.ln_eps = placeholder(float)  # 1e-6
+    c.model.pool = placeholder(str)  # tok (class token) | gap (mean) | map (attention) | tok_gap (both); tok
+    c.model.norm_after_pool = placeholder(bool)  # instead of before it; False
+    c.model.rep_size = placeholder(int)  # width of the tanh representation layer before the head; 0: none
+    # ResNet
+    c.model.depths = placeholder(tuple)  # units per stage; as the name says
+    c.model.width_factor = placeholder(float)  # as the name says
+    c.model.generation = placeholder(str)  # v1 (post-norm) | v2 (pre-activation, BiT's weights); v2
+    # Mixer
+    c.model.tokens_mlp_dim = placeholder(int)  # as the name says
+    c.model.channels_mlp_dim = placeholder(int)  # as the name says
+    # How it is trained and computed.
+    c.model.dropout = 0.0  # ViT: after the position embedding and every dense layer but q, k, v
+    c.model.attn_dropout = 0.0  # ViT: on the attention weights
+    c.model.stoch_depth = 0.0  # ViT, Mixer: drop rate of the last block; linear in depth from 0
     c.model.head_bias_init = 0.0  # the paper's sigmoid pretraining uses -10
-    c.model.gelu = "tanh"  # tanh (JAX, Google checkpoints) | erf (timm, Hugging Face)
-    c.model.ln_eps = 1e-6
-    c.model.scan = False  # one scanned block instead of `depth` unrolled ones; for L and larger
-    c.model.remat = "none"  # none | dots | full: what the backward pass recomputes
+    c.model.scan = False  # ViT: one scanned block instead of `depth` unrolled ones; for L and larger
+    c.model.remat = "none"  # ViT: none | dots | full: what the backward pass recomputes
     c.model.dtype = "float32"  # of the computation: float32 | bfloat16; parameters are float32
-    c.model.softmax_dtype = "float32"  # of the attention softmax
-    c.model.attention = "auto"  # auto | xla; cudnn and pallas are planned
+    c.model.softmax_dtype = "float32"  # ViT: of the attention softmax
+    c.model.attention = "auto"  # ViT: auto | xla; cudnn and pallas are planned
     # A scan without remat keeps every layer's activations stacked: several times the memory of the unrolled
     # model. Refused above 100 M parameters unless true.
     c.allow_scan_without_remat = False

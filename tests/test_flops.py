@@ -2,7 +2,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from vit_jax.flops import peak_flops, vit_forward_flops
+from tests.equations import products
+from vit_jax.flops import TRAIN_PER_FORWARD, forward_flops, peak_flops, vit_forward_flops
 from vit_jax.models import create_model
 from vit_jax.models.variants import variant_fields
 
@@ -47,6 +48,57 @@ def test_the_compiler_counts_the_same_products(pool):
     )
     assert ours == pytest.approx(counted, rel=0.06)
     assert ours < counted  # norms and activations aren't in the formula
+
+
+TINY_VIT = {"width": 32, "depth": 2, "mlp_dim": 48, "num_heads": 2}
+RESNET = {"depths": (2, 1, 1), "width_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("mu/8", {**TINY_VIT, "num_registers": 3, "swiglu": True, "qk_norm": True}),
+        ("mu/8", {**TINY_VIT, "pool": "gap", "class_token": True, "rep_size": 20}),
+        ("mu/8", {**TINY_VIT, "pool": "map", "class_token": True, "num_registers": 1}),
+        ("mu/8", {**TINY_VIT, "pool": "none", "class_token": True}),
+        ("mu/8", {**TINY_VIT, "pool": "tok_gap"}),
+        ("mu/2", {**TINY_VIT, "backbone": (1, 2), "backbone_width": 0.5}),
+        ("mu/4", {**TINY_VIT, "backbone": ()}),
+        ("R50x1", {**RESNET, "generation": "v1"}),
+        ("R50x1", {**RESNET, "generation": "v2", "image_size": (50, 32)}),
+        ("Mixer-S/8", {"width": 32, "depth": 2, "tokens_mlp_dim": 20, "channels_mlp_dim": 40}),
+    ],
+)
+def test_equals_the_products_of_the_traced_model(name, fields):
+    fields = {"image_size": (48, 32), **fields}
+    model = create_model(name, num_classes=10, channels=2, **fields)
+    images = jnp.zeros((1, *fields["image_size"], 2))
+    params = jax.eval_shape(model.init, jax.random.key(0), images)
+    traced = jax.make_jaxpr(lambda p: model.apply(p, images)[0])(params)
+    assert forward_flops(model) == products(traced.jaxpr)
+
+
+# Pre-training compute in exaFLOPs for 7 epochs of JFT-300M's 303 million images: ViT (arXiv 2010.11929), table 6.
+EXAFLOPS = [
+    ("B/32", 55),
+    ("L/16", 783),
+    ("R50x1", 50),
+    ("R50x2", 199),
+    ("R101x1", 96),
+    ("R152x1", 141),
+    ("R152x2", 563),
+    ("R50+B/32", 106),
+    ("R50+B/16", 274),
+    ("R50+L/32", 246),
+    ("R50+L/16", 859),
+]
+
+
+@pytest.mark.parametrize(("name", "exaflops"), EXAFLOPS)
+def test_compute_of_the_paper(name, exaflops):
+    model = create_model(name, num_classes=18_291, image_size=224)
+    ours = TRAIN_PER_FORWARD * forward_flops(model) * 7 * 303e6
+    assert ours / 1e18 == pytest.approx(exaflops, rel=0.06)  # ours counts the convolutions' borders too
 
 
 def test_a_rectangle_of_oblong_patches():

@@ -13,12 +13,14 @@ REPO = PACKAGE.parent
 # Level of each module: it may import project modules of a lower level only.
 LEVELS = [
     {"errors", "paths"},
-    {"models", "config", "losses", "schedules", "durations", "optim", "mixup", "sharding", "flops", "digest",
+    {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"step", "checkpoint_reader", "metrics", "cli", "formats"},
+    {"optim", "step", "checkpoint_reader", "metrics", "cli", "flops", "formats", "export"},
     {"job", "evaluators", "checkpoint", "pretrained"},
     {"loop", "start", "benchmarks"},
-    {"train", "evaluate", "bench"},
+    {"trained"},
+    {"predictor"},
+    {"train", "evaluate", "predict", "convert", "bench"},
 ]  # fmt: skip
 
 

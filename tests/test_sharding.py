@@ -194,6 +194,34 @@ def test_tensor_parallel_splits_heads_and_hidden_units():
         assert got[path] == P(), path
 
 
+def test_tensor_parallel_splits_gates_and_mixers():
+    mesh = make_mesh(2, 2, 2)
+    got = specs(small(swiglu=True, qk_norm=True, layer_scale=0.1, num_registers=2), mesh, 10**9)
+    assert got["encoder/block_1/mlp/gate/kernel"] == P(None, "tensor")
+    assert got["encoder/block_1/mlp/gate/bias"] == P("tensor")
+    for path in (f"{ATTN}/q_norm/scale", "encoder/block_0/layer_scale1", "registers"):
+        assert got[path] == P(), path
+    mixer = abstract_params("Mixer-B/16", width=D, depth=1, tokens_mlp_dim=8, channels_mlp_dim=M)
+    got = specs(mixer, mesh, 10**9)
+    for mlp in ("block_0/token_mlp", "block_0/channel_mlp"):
+        assert got[f"{mlp}/fc1/kernel"] == P(None, "tensor")
+        assert got[f"{mlp}/fc1/bias"] == P("tensor")
+        assert got[f"{mlp}/fc2/kernel"] == P("tensor")
+        assert got[f"{mlp}/fc2/bias"] == P()
+
+
+@pytest.mark.parametrize("name", ["R50x1", "R50+B/32"])
+def test_convolutions_are_split_by_fsdp_alone(name):
+    params = abstract_params(name, **({"width": D, "num_heads": H, "depth": 1} if "+" in name else {}))
+    mesh = make_mesh(2, 2, 2)
+    prefix = "backbone/" if "+" in name else ""
+    whole, split = specs(params, mesh, 10**9), specs(params, mesh, 0)
+    convolutions = {p for p in whole if p.startswith((f"{prefix}root/conv", f"{prefix}stage_"))}
+    assert len(convolutions) > 100 and {whole[p] for p in convolutions} == {P()}
+    assert split[f"{prefix}stage_1/unit_1/conv3/kernel"] == P(None, None, None, "fsdp")  # [1, 1, 64, 256]
+    assert split[f"{prefix}stage_1/unit_1/conv2/kernel"] == P(None, None, "fsdp")  # [3, 3, 64, 64]
+
+
 def test_fsdp_takes_a_dimension_that_tensor_left():
     got = specs(small(), make_mesh(2, 2, 2))
     assert got[f"{ATTN}/query/kernel"] == P("fsdp", "tensor")
@@ -298,6 +326,14 @@ def test_g_and_big_g_do_not_fit_fsdp_256(large, name, whole):
 @pytest.mark.parametrize("name", ["B/16", "L/16", "H/14"])
 def test_the_other_large_models_fit_fsdp_256(large, name):
     check(large[name], 1, 256, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("R50+L/32", {"scan": True}), ("R152x4", {}), ("R101x3", {}), ("Mixer-L/16", {})],
+)
+def test_large_models_of_other_families_fit_fsdp_64(name, fields):
+    check(abstract_params(name, image_size=224, num_classes=1000, **fields), 1, 64, 1)
 
 
 def test_the_size_limit_is_part_of_the_check(large):

@@ -16,10 +16,12 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from vit_jax import config as config_lib
 from vit_jax import durations, flops, losses, optim, schedules, sharding, step
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
-from vit_jax.models import create_model
+from vit_jax.models import create_model, model_fields
+from vit_jax.models.vit import ViT
 
 PyTree = Any
 
@@ -142,7 +144,7 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
         eval_every=_in_steps(config, facts, config.eval, "every", "eval."),
         checkpoint_every=_in_steps(config, facts, config.checkpoint, "every", "checkpoint."),
         abstract_state=_placed(config, shapes, mesh),
-        flops_per_image=_train_flops(model),
+        flops_per_image=flops.TRAIN_PER_FORWARD * flops.forward_flops(model),
     )
 
 
@@ -207,15 +209,6 @@ def _in_steps(
     )
 
 
-def _train_flops(model: nn.Module) -> float:
-    """Model FLOPs of one image's forward and backward pass."""
-    fields = ("patch_size", "channels", "width", "depth", "mlp_dim", "num_classes", "pool", "rep_size")
-    forward = flops.vit_forward_flops(
-        image_size=model.image_size, **{name: getattr(model, name) for name in fields}
-    )
-    return flops.TRAIN_PER_FORWARD * forward
-
-
 def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
     height, width, channels = facts.image_shape
     asked = config.model.image_size
@@ -229,19 +222,36 @@ def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
         )
     if config.num_classes is not None and config.num_classes < 1:
         raise UsageError(f"num_classes is {config.num_classes}", "give at least 1, or leave it to data.train")
-    # Unset shape fields come from the variant.
-    fields = {k: v for k, v in config.model.items() if v is not None and k not in ("name", "image_size")}
     model = create_model(
         config.model.name,
         num_classes=facts.num_classes,
         image_size=(height, width),
         channels=channels,
         constrain=sharding.constrain_activations(mesh),
-        **fields,
+        **_model_fields(config),
     )
-    if config.model.pool == "none":
+    if isinstance(model, ViT) and model.pool == "none":
         raise UsageError("model.pool 'none' gives a prediction per patch", "train with tok, gap or map")
     return model
+
+
+def _model_fields(config: ConfigDict) -> dict[str, Any]:
+    """The fields that the config sets. What isn't set (None) is as the model's name says, or its own default."""
+    known = model_fields(config.model.name)
+    defaults = config_lib.base_config().model
+    fields = {}
+    for field, value in config.model.items():
+        if value is None or field in ("name", "image_size"):
+            continue
+        if field in known:
+            fields[field] = value
+        elif value != defaults[field]:  # such as dropout=0.0, which a model without dropout satisfies
+            settable = sorted(known & set(config.model.keys()) - {"image_size"})
+            raise UsageError(
+                f"model.{field} is {value!r}, but {config.model.name} has no such field",
+                f"leave it out; {config.model.name} has: {', '.join(settable)}",
+            )
+    return fields
 
 
 def _is_size(value: Any) -> bool:

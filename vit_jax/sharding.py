@@ -27,10 +27,12 @@ TENSOR_RULES: tuple[Rule, ...] = (
     (r"attn/(query|key|value)/kernel", (None, "tensor", None)),  # [D, H, hd]
     (r"attn/(query|key|value)/bias", ("tensor", None)),  # [H, hd]
     (r"attn/out/kernel", ("tensor", None, None)),  # [H, hd, D]
-    (r"mlp/fc1/kernel", (None, "tensor")),  # [D, M]
-    (r"mlp/fc1/bias", ("tensor",)),  # [M]
-    (r"mlp/fc2/kernel", ("tensor", None)),  # [M, D]
+    # mlp of the ViT; token_mlp and channel_mlp of the Mixer. gate belongs to SwiGLU.
+    (r"(token_|channel_)?mlp/(fc1|gate)/kernel", (None, "tensor")),  # [D, M]
+    (r"(token_|channel_)?mlp/(fc1|gate)/bias", ("tensor",)),  # [M]
+    (r"(token_|channel_)?mlp/fc2/kernel", ("tensor", None)),  # [M, D]
 )
+# Convolutions have no rule: each is followed or preceded by a GroupNorm, whose groups a split would cut.
 
 # Leaves under this path carry a leading layer axis. Splitting it would gather whole layers at once.
 STACKED = re.compile(r"(^|/)encoder/blocks/")
@@ -139,7 +141,8 @@ def tree_shardings(
       abstract_tree: parameters, optimizer state or a whole train state (from `jax.eval_shape`, or real).
       mesh: axes `MESH_AXES`.
       rules: (path regex, mesh axis or None per dimension); the regex matches whole names at the path's end
-        and the first match counts; dimensions are those without the layer axis. `TENSOR_RULES` suits the ViT.
+        and the first match counts; dimensions are those without the layer axis. `TENSOR_RULES` suits all
+        models here.
         A dimension that its mesh axis doesn't divide stays whole.
       fsdp_min_size: leaves with fewer elements (per layer) aren't split over `fsdp`.
     """

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.equations import equations
 from vit_jax import create_model
 from vit_jax.models.stack import stack_layers, unstack_layers
 
@@ -75,20 +76,11 @@ def test_remat_changes_no_number(scan):
     _assert_close(_loss_and_gradients(params, train=True, scan=scan, remat=remat, **REGULARISED), plain)
 
 
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(equation.params, is_leaf=lambda v: hasattr(v, "eqns")):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from _equations(inner)
-
-
 def _traced(model, params, train=False):
     trace = jax.make_jaxpr(
         lambda p: model.apply({"params": p}, _images(), train=train, rngs={"dropout": KEY})[0]
     )
-    return list(_equations(trace(params).jaxpr))
+    return list(equations(trace(params).jaxpr))
 
 
 def test_remat_is_applied():

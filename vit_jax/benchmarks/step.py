@@ -28,7 +28,7 @@ from vit_jax.benchmarks import measure, timm_peer
 from vit_jax.benchmarks.plain_vit import PlainViT, plain_steps
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import variant_fields
+from vit_jax.models.variants import model_family, variant_fields
 
 NUM_CLASSES = 1000
 # A turn lasts at least so long, so that clocks and call overheads don't matter.
@@ -118,7 +118,8 @@ def _models(flags: argparse.Namespace, base: ConfigDict, with_config: bool) -> l
     else:
         models = [base.model.name] if with_config else ["Ti/16", "S/16", "B/16"]
     for name in models:
-        variant_fields(name)
+        if model_family(name) != "vit" or "backbone" in variant_fields(name):
+            raise UsageError(f"no plain ViT to compare {name} with", "name models such as B/16")
     return models
 
 
