@@ -13,6 +13,7 @@ REPO = PACKAGE.parent
 # Level of each module: it may import project modules of a lower level only.
 LEVELS = [
     {"errors"},
+    {"param_groups"},
     {"models", "config", "losses", "schedules", "durations", "optim", "mixup", "sharding", "flops", "digest",
      "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
     {"step", "checkpoint_reader", "metrics", "cli"},
