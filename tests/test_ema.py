@@ -1,4 +1,4 @@
-"""The average of the parameters: its numbers, its buffers, its place on a mesh, in the checkpoint and in the log."""
+"""The average of the parameters: its numbers, its buffers, its place on a mesh and in the checkpoint."""
 
 import jax
 import jax.numpy as jnp

@@ -166,18 +166,19 @@ def test_a_linear_probe_computes_no_backward_pass_of_what_is_frozen():
 def test_the_norm_and_the_clip_leave_frozen_parameters_out():
     """What trains moves as if the rest had no gradient: by hand, from the gradient of everything."""
     fields = dict(optim__name="sgd", optim__momentum=0.0, optim__wd=0.0, warmup_steps=0, optim__clip_norm=0.1)
-    job = tiny_job(**fields, optim__frozen="encoder/.*")
+    job = tiny_job(**fields, optim__frozen="cls_token|encoder/.*")
     everything = tiny_job(**{**fields, "optim__clip_norm": None})
     (batch,) = batches(job, 1)
     start = start_of(job)
     moved, metrics = step_once(job, start, batch)
     unclipped, whole = step_once(everything, start, batch)
     gradient = jax.tree.map(lambda a, b: (a - np.asarray(b)) / 0.01, start, unclipped.params)
-    trained, _ = split(gradient, {path for path in paths_of(gradient) if path.startswith("encoder/")})
+    encoder = {path for path in paths_of(gradient) if path.startswith("encoder/")}
+    trained, _ = split(gradient, {"cls_token", *encoder})
     norm = np.sqrt(sum(float((g**2).sum()) for g in jax.tree.leaves(trained)))
     assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-3)
     assert 0.2 < norm < 0.99 * float(whole["grad_norm"])
-    expected = merge(jax.tree.map(lambda g: -0.01 * 0.1 / norm * g, trained), {})
+    expected = jax.tree.map(lambda g: -0.01 * 0.1 / norm * g, trained)
     got, _ = split(jax.tree.map(lambda a, b: np.asarray(b) - a, start, moved.params), job.groups.frozen)
     for path, value in paths_of(expected).items():
         np.testing.assert_allclose(paths_of(got)[path], value, atol=1e-6, err_msg=path)
