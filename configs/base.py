@@ -109,12 +109,27 @@ def get_config() -> ConfigDict:
     c.optim.wd = 0.0
     c.optim.wd_mode = "lr_scaled"  # lr_scaled: decays by lr(t) wd | absolute: by wd lr(t) / peak
     c.optim.wd_mask = ".*/kernel$"  # regex of the parameter paths that decay
+    # (regex, multiplier) pairs of parameters that decay otherwise; the first match counts, before wd_mask.
+    c.optim.wd_mults = ()
     c.optim.clip_norm = placeholder(float)  # global norm of the mean gradient; None: no clipping
     c.optim.b1 = 0.9  # adam
     c.optim.b2 = 0.999
     c.optim.eps = 1e-8
     c.optim.momentum = 0.9  # sgd
     c.optim.momentum_dtype = "float32"  # of adam's first moment or sgd's buffer: float32 | bfloat16
+    # A regex must match whole paths, such as encoder/block_0/mlp/fc1/kernel; one that matches none is refused.
+    # Frozen: no gradient, no part in the norms, no decay, no optimizer state. All but the head: (?!head/).*
+    c.optim.frozen = ""  # regex of the parameter paths that stay as they are; "": none
+    # (regex, multiplier) pairs on the learning rate, the first match counts: "(('head/.*', 10.0),)". They act on
+    # the decay too with wd_mode lr_scaled, not with absolute.
+    c.optim.lr_mults = ()
+    # Multiplier layer_decay ** (L + 1 - layer) on top: block i of L is layer i + 1, what comes before is layer 0,
+    # norm, pooling and head have multiplier 1. None: off; usual when fine-tuning: 0.65 to 0.9.
+    c.optim.layer_decay = placeholder(float)
+    # Polyak average of the parameters: ema += (1 - ema_decay) (params - ema) after every update, from the
+    # starting parameters on. None: off; the paper fine-tunes on ImageNet with 0.9999. Evaluated besides the
+    # parameters, as eval/<name>_ema/...; saved with them.
+    c.ema_decay = placeholder(float)
     c.schedule = "cosine"  # cosine | linear | rsqrt | constant, after the warm-up
     c.schedule_end_lr = 0.0  # where linear ends (the paper: 1e-5)
     c.schedule_timescale_steps = 10_000  # of rsqrt

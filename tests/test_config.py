@@ -41,12 +41,14 @@ def test_overrides_by_type():
     parsed = parse(
         "--config=quickstart", "--config.optim.lr=3", "--config.model.image_size=(8,16)", "--config.seed", "7",
         "--config.log_example_ids=true", "--config.data.train=folder:a b,c@train[:50%]",
+        "--config.optim.lr_mults=(('head/.*', 10.0), ('.*/norm[12]/.*', 2))",
     )  # fmt: skip
     c = parsed.config
     assert (c.optim.lr, c.model.image_size, c.seed, c.log_example_ids) == (3.0, (8, 16), 7, True)
     assert c.data.train == "folder:a b,c@train[:50%]"
+    assert c.optim.lr_mults == (("head/.*", 10.0), (".*/norm[12]/.*", 2))
     assert set(parsed.overrides) == {
-        "optim.lr", "model.image_size", "seed", "log_example_ids", "data.train"
+        "optim.lr", "model.image_size", "seed", "log_example_ids", "data.train", "optim.lr_mults"
     }  # fmt: skip
 
 
@@ -102,7 +104,8 @@ def test_a_config_file_with_an_unknown_key_names_it(tmp_path):
 
 
 def test_json_round_trip_keeps_tuples_and_refuses_unknown_keys():
-    c = parse("--config=quickstart", "--config.model.image_size=(8,16)").config
+    pairs = "--config.optim.lr_mults=(('head/.*', 10.0),)"
+    c = parse("--config=quickstart", "--config.model.image_size=(8,16)", pairs).config
     stored = json.loads(json.dumps(config.to_dict(c)))
     assert config.from_dict(stored).to_dict() == c.to_dict()
     with pytest.raises(UsageError, match=r"optim\.lrr"):

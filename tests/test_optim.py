@@ -11,6 +11,7 @@ from tests.golden_layouts import from_reference, load_npz, model_of
 from vit_jax import losses, step
 from vit_jax.errors import UsageError
 from vit_jax.optim import decay_mask, decay_summary, make_optimizer
+from vit_jax.param_groups import ParamGroups, make_groups, split
 from vit_jax.schedules import make_schedule
 
 BASE = {
@@ -49,11 +50,12 @@ def zeros(params=PARAMS):
 # ---- five steps of both references, through the real training step
 
 VT = ["vt_sgd_accum1_cosine", "vt_sgd_accum2_cosine", "vt_sgd_accum4_linear"]
-BV = ["bv_adam_bf16_sigmoid", "bv_adam_bf16_softmax", "bv_adam_f32_sigmoid", "bv_adam_f32_softmax"]
+FROZEN = "bv_adam_f32_frozen_mults"
+BV = [FROZEN, "bv_adam_bf16_sigmoid", "bv_adam_bf16_softmax", "bv_adam_f32_sigmoid", "bv_adam_f32_softmax"]
 
 
-def reference_optimizer(config):
-    """Schedule, optimizer and number of micro-batches of a reference's run."""
+def reference_optimizer(config, params):
+    """Schedule, optimizer, frozen paths and number of micro-batches of a reference's run from `params`."""
     if "base_lr" in config:
         schedule = make_schedule(
             config["decay_type"],
@@ -69,13 +71,21 @@ def reference_optimizer(config):
             "momentum": config["momentum"],
             "momentum_dtype": config["accumulator_dtype"],
         }
-        return schedule, make_optimizer(**{**BASE, "schedule": schedule, **options}), config["accum_steps"]
+        optimizer = make_optimizer(**{**BASE, "schedule": schedule, **options})
+        return schedule, optimizer, (), config["accum_steps"]
     run = config["config"]
+    groups, decay = ParamGroups(), run["schedule"]
+    if isinstance(decay, list):
+        (frozen, nothing), (rest, decay) = decay
+        assert (frozen, nothing, rest) == ("Transformer/encoderblock_0/.*", None, ".*")
+        mults = tuple((our_regex(regex), number) for regex, number in run["lr_mults"])
+        groups = make_groups(params, frozen=our_regex(frozen), lr_mults=mults, layer_decay=None)
     schedule = make_schedule(
-        run["schedule"]["decay_type"],
+        decay["decay_type"],
         peak=run["lr"],
         total_steps=run["total_steps"],
-        warmup_steps=run["schedule"]["warmup_steps"],
+        warmup_steps=decay["warmup_steps"],
+        linear_end=decay.get("linear_end", 0.0) * run["lr"],
     )
     options = {
         "lr": run["lr"],
@@ -84,8 +94,21 @@ def reference_optimizer(config):
         "clip_norm": run["grad_clip_norm"],
         "momentum_dtype": run["optax"]["mu_dtype"],
         "b2": run["optax"].get("b2", BASE["b2"]),
+        "wd_mults": tuple((our_regex(regex), number) for regex, number in run.get("wd_mults", ())),
+        "multipliers": groups.multipliers,
     }
-    return schedule, make_optimizer(**{**BASE, "schedule": schedule, **options}), 1
+    return schedule, make_optimizer(**{**BASE, "schedule": schedule, **options}), groups.frozen, 1
+
+
+def our_regex(regex):
+    """A regex on the reference's names, in ours."""
+    return {
+        "Transformer/encoderblock_0/.*": "encoder/block_0/.*",
+        ".*/encoder_norm/.*": "encoder/norm/.*",
+        "head/.*": "head/.*",
+        ".*/kernel$": ".*/kernel$",
+        "pos_embedding": "posemb",
+    }[regex]
 
 
 # The others take the same paths: slow, for the sake of compile time.
@@ -93,7 +116,7 @@ def reference_optimizer(config):
     "name",
     [
         pytest.param(
-            n, marks=[] if n in ("vt_sgd_accum2_cosine", "bv_adam_bf16_softmax") else pytest.mark.slow
+            n, marks=[] if n in ("vt_sgd_accum2_cosine", "bv_adam_bf16_softmax", FROZEN) else pytest.mark.slow
         )
         for n in VT + BV
     ],
@@ -101,7 +124,8 @@ def reference_optimizer(config):
 def test_five_steps_of_the_reference(golden, name):
     file = load_npz(golden / f"train/{name}.npz")
     config = json.loads(str(file["config"]))
-    schedule, optimizer, accum_steps = reference_optimizer(config)
+    params = jax.tree.map(jnp.asarray, from_reference(file, "start/"))
+    schedule, optimizer, frozen, accum_steps = reference_optimizer(config, params)
     loss = losses.make_loss(
         "sigmoid_xent" if config["loss"] == "sigmoid_xent" else "softmax_xent", label_smoothing=0.0
     )
@@ -115,12 +139,16 @@ def test_five_steps_of_the_reference(golden, name):
         mean=(127.5,) * 3,
         std=(127.5,) * 3,
     )
-    params = jax.tree.map(jnp.asarray, from_reference(file, "start/"))
     zero = jnp.zeros((), jnp.int32)
-    state = step.TrainState(zero, params, optimizer.init(params), zero, zero)
+    state = step.TrainState(zero, params, optimizer.init(split(params, frozen)[0]), zero, zero)
     train_step = jax.jit(
         functools.partial(
-            step.train_step, model=model_of(config), optimizer=optimizer, schedule=schedule, task=task
+            step.train_step,
+            model=model_of(config),
+            optimizer=optimizer,
+            schedule=schedule,
+            task=task,
+            frozen=frozen,
         )
     )
     seen = []
@@ -142,6 +170,8 @@ def test_five_steps_of_the_reference(golden, name):
         if not ("adam" in name and path.endswith("key/bias")):
             atol = 2e-4 if low_precision else 2e-5
             np.testing.assert_allclose(got[path], value, rtol=0, atol=atol, err_msg=path)
+        if path in frozen:
+            np.testing.assert_array_equal(got[path], value)
 
 
 def flat(tree):

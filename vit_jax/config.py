@@ -173,7 +173,11 @@ def _update(config: ConfigDict, values: Mapping[str, Any], prefix: str) -> None:
         if isinstance(value, Mapping):
             _update(config[name], value, f"{prefix}{name}.")
         else:
-            config[name] = tuple(value) if isinstance(value, list) else value
+            config[name] = _tuples(value)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 # Smallest and largest value of the keys that have one; a key that is unset (None) passes.

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
-from vit_jax import durations, flops, losses, optim, schedules, sharding, step
+from vit_jax import durations, flops, losses, optim, param_groups, schedules, sharding, step
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
 from vit_jax.models import create_model, model_fields
@@ -71,11 +71,13 @@ class Job(EvalJob):
     """A run, ready to be compiled. Durations are in optimizer steps; None means never.
 
     Attributes:
+      groups: which parameters train, and at which share of the learning rate.
       abstract_state: ShapeDtypeStructs with shardings.
       flops_per_image: of a training step.
     """
 
     optimizer: optax.GradientTransformation
+    groups: param_groups.ParamGroups
     schedule: schedules.Schedule
     total_steps: int
     log_every: int
@@ -92,13 +94,19 @@ class Job(EvalJob):
     def create_state(self) -> step.TrainState:
         """The state before the first step, created where it will live."""
         init = functools.partial(
-            step.init_state, self.model, self.optimizer, self.facts.image_shape, self.config.seed
+            step.init_state,
+            self.model,
+            self.optimizer,
+            self.facts.image_shape,
+            self.config.seed,
+            frozen=self.groups.frozen,
+            ema=self.config.ema_decay is not None,
         )
         return step.create_state(init, self.state_shardings)
 
     def lower_train_step(self) -> jax.stages.Lowered:
         """The training step (state, batch) -> (state, metrics), traced; the state is donated."""
-        param_shardings = self.state_shardings.params
+        trained_shardings, _ = param_groups.split(self.state_shardings.params, self.groups.frozen)
         micro_sharding = NamedSharding(self.mesh, PartitionSpec(None, sharding.BATCH_AXES))
         function = functools.partial(
             step.train_step,
@@ -106,7 +114,9 @@ class Job(EvalJob):
             optimizer=self.optimizer,
             schedule=self.schedule,
             task=self.task,
-            constrain_params=lambda tree: jax.lax.with_sharding_constraint(tree, param_shardings),
+            frozen=self.groups.frozen,
+            ema_decay=self.config.ema_decay,
+            constrain_params=lambda tree: jax.lax.with_sharding_constraint(tree, trained_shardings),
             constrain_micro_batches=lambda tree: jax.lax.with_sharding_constraint(tree, micro_sharding),
         )
         jitted = jax.jit(
@@ -132,12 +142,21 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
     mesh, model = evaluation.mesh, evaluation.model
     sharding.check_batch(config.global_batch, mesh, config.accum_steps)
     schedule, total = schedule_of(config, facts)
-    optimizer = optim.make_optimizer(schedule=schedule, **config.optim.to_dict())
+    if config.ema_decay is not None and not 0 < config.ema_decay < 1:
+        raise UsageError(
+            f"ema_decay is {config.ema_decay}", "give a number between 0 and 1, or None for none"
+        )
+    options = config.optim.to_dict()
+    by_group = {name: options.pop(name) for name in ("frozen", "lr_mults", "layer_decay")}
+    groups = param_groups.make_groups(evaluation.abstract_params, **by_group)
+    optimizer = optim.make_optimizer(schedule=schedule, multipliers=groups.multipliers, **options)
     _check_size(config, evaluation)
-    shapes = jax.eval_shape(lambda: step.init_state(model, optimizer, facts.image_shape, config.seed))
+    init = functools.partial(step.init_state, frozen=groups.frozen, ema=config.ema_decay is not None)
+    shapes = jax.eval_shape(lambda: init(model, optimizer, facts.image_shape, config.seed))
     return Job(
         **evaluation.__dict__,
         optimizer=optimizer,
+        groups=groups,
         schedule=schedule,
         total_steps=total,
         log_every=_in_steps(config, facts, config, "log_every") or total,

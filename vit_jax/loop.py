@@ -213,9 +213,10 @@ def train(
     return outcome
 
 
-def check_best_metric(metric: str, dataset: Dataset) -> None:
+def check_best_metric(metric: str, dataset: Dataset, *, ema: bool) -> None:
     """Raises UsageError unless `metric` ("" is fine: nothing is kept apart) comes out of an evaluation."""
-    known = [f"eval/{name}/accuracy" for name in dataset.evals]
+    averages = ("", "_ema") if ema else ("",)
+    known = [f"eval/{name}{average}/accuracy" for name in dataset.evals for average in averages]
     if metric and metric not in known:
         raise UsageError(f"checkpoint.best_metric {metric!r} isn't evaluated", known_names(metric, known))
 
@@ -240,11 +241,15 @@ def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: flo
 def _evaluate(
     evaluators: dict[str, Classification], state: TrainState, step: int, writer: Writer, watchdog: Watchdog
 ) -> dict[str, float]:
-    """Runs every evaluator, writes and returns `eval/<name>/<metric>`."""
+    """Runs every evaluator, on the average of the parameters too; writes and returns `eval/<name>/<metric>`."""
+    runs = {name: (evaluator, state) for name, evaluator in evaluators.items()}
+    if state.ema:
+        averaged = state.replace(params=state.ema)
+        runs |= {f"{name}_ema": (evaluator, averaged) for name, evaluator in evaluators.items()}
     results = {}
-    for name, evaluator in evaluators.items():
+    for name, (evaluator, evaluated) in runs.items():
         watchdog.pat()
-        found = {f"eval/{name}/{metric}": value for metric, value in evaluator.run(state).items()}
+        found = {f"eval/{name}/{metric}": value for metric, value in evaluator.run(evaluated).items()}
         _log.info("step %d  %s", step, "  ".join(f"{key} {value:.6g}" for key, value in found.items()))
         if not math.isfinite(found[f"eval/{name}/loss"]):
             _log.warning("step %d: the loss on %s isn't finite", step, name)

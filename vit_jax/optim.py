@@ -2,14 +2,16 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from vit_jax.errors import UsageError, known_names
+from vit_jax.param_groups import Multiplier, Pairs, first_match, matching, path_name, paths_of
 
 OPTIMIZERS = ("adam", "sgd")
 WD_MODES = ("lr_scaled", "absolute")
@@ -30,8 +32,12 @@ def make_optimizer(
     eps: float,
     momentum: float,
     momentum_dtype: str,
+    wd_mults: Pairs = (),
+    multipliers: Mapping[str, Multiplier] | None = None,
 ) -> optax.GradientTransformation:
-    """The update rule. `tx.update(grads, state, params)` gives what to add to the parameters.
+    """The update rule. `tx.update(grads, state, params)` gives what to add to the parameters that train.
+
+    Frozen ones aren't in any of the three trees (param_groups.split).
 
     Args:
       name: "adam" (bias-corrected, decay decoupled: AdamW) or "sgd" (heavy ball).
@@ -46,6 +52,10 @@ def make_optimizer(
       momentum: SGD's.
       momentum_dtype: "float32" or "bfloat16" storage of Adam's first moment or SGD's buffer. In bfloat16
         optax rounds the decay constant too: 0.9 acts as 0.8984.
+      wd_mults: (regex, multiplier) pairs of parameters that decay by another weight decay than `wd`, whether
+        `wd_mask` matches them or not; the first match counts.
+      multipliers: path -> factor on the learning rate (param_groups.ParamGroups). In wd_mode "lr_scaled" it acts
+        on the decay too, as the parameter's learning rate does; in "absolute" it doesn't (big_vision).
 
     Raises:
       UsageError: unknown name or mode, value out of range; on `init`, a decay that no parameter gets.
@@ -70,9 +80,14 @@ def make_optimizer(
         chain.append(optax.scale_by_adam(b1, b2, eps, mu_dtype=jnp.dtype(momentum_dtype)))
     else:
         chain.append(optax.trace(momentum, accumulator_dtype=jnp.dtype(momentum_dtype)))
+    scale = [_scale_by_multipliers(multipliers)] if multipliers else []
+    if wd_mode == "absolute":
+        chain += scale
     if wd:
         decay = wd / lr if wd_mode == "absolute" else wd  # the learning rate comes after
-        chain.append(optax.add_decayed_weights(decay, mask=lambda params: decay_mask(params, wd_mask)))
+        chain.append(_add_decay(decay, wd_mask, wd_mults))
+    if wd_mode == "lr_scaled":
+        chain += scale
     chain.append(optax.scale_by_learning_rate(schedule))
     return optax.chain(*chain)
 
@@ -83,37 +98,61 @@ def decay_mask(params: Any, wd_mask: str) -> Any:
     Raises:
       UsageError: the regex is malformed, or matches nothing.
     """
-    try:
-        regex = re.compile(wd_mask)
-    except re.error as e:
-        raise UsageError(
-            f"optim.wd_mask {wd_mask!r} is no regular expression: {e}", "mend the pattern"
-        ) from e
-    mask = jax.tree_util.tree_map_with_path(lambda path, _: regex.fullmatch(_name(path)) is not None, params)
-    if not any(jax.tree.leaves(mask)):
-        first = _name(jax.tree_util.tree_leaves_with_path(params)[0][0])
-        raise UsageError(
-            f"optim.wd_mask {wd_mask!r} matches no parameter",
-            f"it must match whole paths such as {first!r}; set optim.wd=0 for no decay",
-        )
-    return mask
+    decays = set(
+        matching(wd_mask, paths_of(params), "optim.wd_mask", otherwise="; set optim.wd=0 for no decay")
+    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path) in decays, params)
 
 
-def decay_summary(params: Any, wd_mask: str) -> str:
+def decay_factors(params: Any, wd_mask: str, wd_mults: Pairs = ()) -> Any:
+    """What `optim.wd` is multiplied by, a float per parameter; same structure as `params`.
+
+    Raises:
+      UsageError: a malformed regex, or one without a match; no pairs of regex and number.
+    """
+    others = first_match(wd_mults, list(paths_of(params)), "optim.wd_mults")
+    return jax.tree_util.tree_map_with_path(
+        lambda path, decays: others.get(path_name(path), float(decays)), decay_mask(params, wd_mask)
+    )
+
+
+def decay_summary(params: Any, wd_mask: str, wd_mults: Pairs = ()) -> str:
     """Text for the start log: which parameters decay and which don't, with counts; blocks share a line."""
-    mask = jax.tree.leaves(decay_mask(params, wd_mask))
-    flat = jax.tree_util.tree_leaves_with_path(params)
+    factors = jax.tree.leaves(decay_factors(params, wd_mask, wd_mults))
+    leaves = paths_of(params)
     lines = []
-    for wanted, title in ((True, "weight decay"), (False, "no weight decay")):
-        chosen = [(path, x) for (path, x), decays in zip(flat, mask, strict=True) if decays is wanted]
-        count = sum(math.prod(x.shape) for _, x in chosen)
-        names = dict.fromkeys(re.sub(r"block_\d+", "block_*", _name(path)) for path, _ in chosen)
+    for factor in sorted({0.0, 1.0, *factors}, key=lambda f: (f != 1, -f)):
+        title = {1.0: "weight decay", 0.0: "no weight decay"}.get(factor, f"weight decay x {factor:g}")
+        chosen = [path for path, own in zip(leaves, factors, strict=True) if own == factor]
+        count = sum(math.prod(leaves[path].shape) for path in chosen)
+        names = dict.fromkeys(re.sub(r"block_\d+", "block_*", path) for path in chosen)
         lines.append(f"{title}: {count:,} parameters in {len(chosen)} arrays: {', '.join(names) or '-'}")
     return "\n".join(lines)
 
 
-def _name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+def _add_decay(wd: float, wd_mask: str, wd_mults: Pairs) -> optax.GradientTransformation:
+    def init(params: Any) -> optax.EmptyState:
+        decay_factors(params, wd_mask, wd_mults)  # refuses early
+        return optax.EmptyState()
+
+    def update(updates: Any, state: optax.EmptyState, params: Any) -> tuple[Any, optax.EmptyState]:
+        factors = decay_factors(params, wd_mask, wd_mults)
+        decayed = jax.tree.map(lambda u, p, f: u + wd * f * p if f else u, updates, params, factors)
+        return decayed, state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _scale_by_multipliers(multipliers: Mapping[str, Multiplier]) -> optax.GradientTransformation:
+    def scaled(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
+        multiplier = multipliers.get(path_name(path), 1.0)
+        if isinstance(multiplier, np.ndarray):  # [L] -> [L, 1, ...]
+            multiplier = jnp.asarray(
+                multiplier.reshape(-1, *[1] * (update.ndim - 1)), update.dtype
+            )  # fmt: skip
+        return update * multiplier
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))
 
 
 def _check(value: str, key: str, known: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from vit_jax.checkpoint import Checkpoints, Reader
 from vit_jax.errors import UsageError
 from vit_jax.job import Job
 from vit_jax.paths import named_leaves
-from vit_jax.step import TrainState
+from vit_jax.step import TrainState, start_average
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ def initial_state(job: Job, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         return job.create_state(), 0
     params = _read_params(job.config.init, job.abstract_state.params)  # may refuse: before any compile
     _log.info("parameters from %s", job.config.init)
-    return job.create_state().replace(params=params), 0
+    state = job.create_state()
+    ema = jax.jit(start_average, out_shardings=job.state_shardings.ema)(params) if state.ema else ()
+    return state.replace(params=params, ema=ema), 0
 
 
 def open_run(spec: str) -> tuple[Reader, int | None]:

@@ -4,7 +4,7 @@
 in as callables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from flax import linen as nn
 from flax import struct
 
 from vit_jax import losses, mixup
+from vit_jax.param_groups import merge, split
 
 PyTree = Any
 Batch = dict[str, jax.Array]
@@ -30,9 +31,10 @@ class TrainState:
     Attributes:
       step: int32 [], batches seen.
       params: the model's parameters, float32.
-      opt_state: the optimizer's state.
+      opt_state: the optimizer's state, of the parameters that train.
       skipped: int32 [], updates left out because they were not finite.
       skipped_in_a_row: int32 [], of those, the ones since the last good update.
+      ema: exponential moving average of the parameters (Polyak averaging), float32; () where there is none.
     """
 
     step: jax.Array
@@ -40,6 +42,7 @@ class TrainState:
     opt_state: PyTree
     skipped: jax.Array
     skipped_in_a_row: jax.Array
+    ema: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,31 @@ def init_params(model: nn.Module, image_shape: tuple[int, int, int], seed: int) 
 
 
 def init_state(
-    model: nn.Module, optimizer: optax.GradientTransformation, image_shape: tuple[int, int, int], seed: int
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    image_shape: tuple[int, int, int],
+    seed: int,
+    *,
+    frozen: Collection[str] = (),
+    ema: bool = False,
 ) -> TrainState:
-    """The state before the first step, for images of `image_shape` [H, W, C]. Traceable; see create_state."""
+    """The state before the first step. Traceable; see create_state.
+
+    Args:
+      model, optimizer, seed: as of the training step.
+      image_shape: [H, W, C].
+      frozen: paths of parameters that aren't trained.
+      ema: whether the state holds an average of the parameters; it starts as a copy of them.
+    """
     params = init_params(model, image_shape, seed)
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, optimizer.init(params), zero, zero)
+    opt_state = optimizer.init(split(params, frozen)[0])
+    return TrainState(zero, params, opt_state, zero, zero, start_average(params) if ema else ())
+
+
+def start_average(params: PyTree) -> PyTree:
+    """A copy in buffers of its own: parameters and average are both donated to the next step. Traceable."""
+    return jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
 
 
 def create_state(init: Callable[[], TrainState], shardings: PyTree) -> TrainState:
@@ -110,14 +132,16 @@ def train_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable[[jax.Array], jax.Array],
     task: Task,
+    frozen: Collection[str] = (),
+    ema_decay: float | None = None,
     constrain_params: Callable[[PyTree], PyTree] = lambda tree: tree,
     constrain_micro_batches: Callable[[PyTree], PyTree] = lambda tree: tree,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One optimizer update.
 
     Order: normalise, mixup over the global batch, gradients (summed over micro-batches in float32), one clip and
-    one update on the mean gradient. A non-finite loss or gradient leaves parameters and optimizer state as they
-    were and is counted.
+    one update on the mean gradient, then the average of the parameters. A non-finite loss or gradient leaves
+    parameters, average and optimizer state as they were and is counted.
 
     Args:
       state: before the update.
@@ -125,12 +149,15 @@ def train_step(
         doesn't count.
       model, optimizer, task: see there.
       schedule: learning rate by number of updates made, for the log only.
-      constrain_params: pins gradients to the shardings of the parameters.
+      frozen: paths of parameters that aren't trained: they have no gradient, so the backward pass ends where it
+        would only lead to them.
+      ema_decay: d in ema += (1 - d) (params - ema); None where the state has no average.
+      constrain_params: pins gradients, a tree of the parameters that train, to the shardings of the parameters.
       constrain_micro_batches: pins [accum, B / accum, ...] so that every micro-batch is spread over all devices.
 
     Returns:
-      The state after it, and float32 scalars: loss, lr, grad_norm (before clipping), param_norm, skipped,
-      skipped_in_a_row, examples.
+      The state after it, and float32 scalars: loss, lr, grad_norm (before clipping, without frozen parameters),
+      param_norm (of all), skipped, skipped_in_a_row, examples.
     """
     images = normalize(batch["image"], task)
     targets = losses.to_targets(batch["label"], task.num_classes)
@@ -141,30 +168,45 @@ def train_step(
     count = jnp.maximum(mask.sum(), 1.0)
     dropout_key = purpose_key(task.seed, DROPOUT, state.step)
 
-    def loss_fn(params: PyTree, micro: Batch, key: jax.Array) -> jax.Array:
-        logits, _ = model.apply({"params": params}, micro["image"], train=True, rngs={"dropout": key})
+    trained, still = split(state.params, frozen)
+
+    def loss_fn(trained: PyTree, micro: Batch, key: jax.Array) -> jax.Array:
+        logits, _ = model.apply(
+            {"params": merge(trained, still)}, micro["image"], train=True, rngs={"dropout": key}
+        )
         per_example = task.loss(logits, micro["target"])
         return jnp.sum(per_example * micro["mask"]) / count  # a share of the global mean, so shares add up
 
     whole = {"image": images, "target": targets, "mask": mask}
-    loss, grads = _accumulate(jax.value_and_grad(loss_fn), state.params, whole, dropout_key, task.accum_steps,
+    loss, grads = _accumulate(jax.value_and_grad(loss_fn), trained, whole, dropout_key, task.accum_steps,
                               constrain_micro_batches)  # fmt: skip
     grads = constrain_params(grads)
 
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
 
-    def update() -> tuple[PyTree, PyTree]:
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        return optax.apply_updates(state.params, updates), opt_state
+    # A frozen parameter is its own average; computing it would only add rounding errors.
+    averaged, still_averaged = split(state.ema, frozen) if ema_decay is not None else ((), ())
 
-    params, opt_state = jax.lax.cond(finite, update, lambda: (state.params, state.opt_state))
+    def update() -> tuple[PyTree, PyTree, PyTree]:
+        updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+        params = optax.apply_updates(trained, updates)
+        # As d * ema + (1 - d) * params the two float32 factors wouldn't add up to 1: at d = 0.9999 the average
+        # would settle 0.02 % below the parameters.
+        ema = () if ema_decay is None else jax.tree.map(
+            lambda e, p: e + (1 - ema_decay) * (p - e), averaged, params
+        )  # fmt: skip
+        return params, opt_state, ema
+
+    params, opt_state, ema = jax.lax.cond(finite, update, lambda: (trained, state.opt_state, averaged))
+    params = merge(params, still)
     new_state = TrainState(
         step=state.step + 1,
         params=params,
         opt_state=opt_state,
         skipped=state.skipped + jnp.where(finite, 0, 1),
         skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+        ema=() if ema_decay is None else merge(ema, still_averaged),
     )
     metrics = {
         "loss": loss,

@@ -19,6 +19,7 @@ from vit_jax import (
     distributed,
     loop,
     optim,
+    param_groups,
     sharding,
     start,
     workdir,
@@ -71,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
     dataset = open_dataset(config.data, seed=config.seed, num_classes=config.num_classes)
     job = job_lib.build(config, dataset.facts())
-    loop.check_best_metric(config.checkpoint.best_metric, dataset)
+    loop.check_best_metric(config.checkpoint.best_metric, dataset, ema=config.ema_decay is not None)
     opened = workdir.open_workdir(
         path,
         config_lib.to_dict(config),
@@ -116,8 +117,13 @@ def _describe(job: job_lib.Job, dataset: Dataset, path: epath.Path) -> None:
     _log.info("data: %s", dataset.describe(job.config.global_batch))
     _log.info("length: %d steps of %d examples = %.2f epochs", job.total_steps, job.config.global_batch,
               job.total_steps * job.config.global_batch / job.facts.num_examples)  # fmt: skip
+    if summary := param_groups.groups_summary(params, job.groups):
+        _log.info("%s", summary)
     if job.config.optim.wd:
-        _log.info("%s", optim.decay_summary(params, job.config.optim.wd_mask))
+        trained, _ = param_groups.split(params, job.groups.frozen)
+        _log.info("%s", optim.decay_summary(trained, job.config.optim.wd_mask, job.config.optim.wd_mults))
+    if job.config.ema_decay is not None:
+        _log.info("average of the parameters: decay %g, evaluated as eval/<name>_ema", job.config.ema_decay)
     if job.mesh.size > 1:
         _log.info("parameters on the mesh:\n%s", sharding.sharding_table(params, job.state_shardings.params))
     state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(job.abstract_state))
