@@ -18,7 +18,9 @@ LEVELS = [
     {"step", "checkpoint_reader", "metrics", "cli"},
     {"job", "evaluators", "checkpoint"},
     {"loop", "start", "benchmarks"},
-    {"train", "evaluate", "bench"},
+    {"train", "evaluate", "bench", "trained"},
+    {"predictor"},
+    {"predict"},
 ]  # fmt: skip
 
 

@@ -1,17 +1,23 @@
 """Vision Transformers in JAX/Flax: pretraining, fine-tuning and evaluation."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit_jax.models import create_model, list_models
+    from vit_jax.predictor import Predictor
 
-__all__ = ["create_model", "list_models"]
+# Public name -> module that has it.
+_HOMES = {
+    "Predictor": "vit_jax.predictor",
+    "create_model": "vit_jax.models",
+    "list_models": "vit_jax.models",
+}
+__all__ = ["Predictor", "create_model", "list_models"]
 
 
 def __getattr__(name: str) -> Any:
     """Loads the public functions when they are first asked for: `import vit_jax` alone loads no jax."""
-    if name in __all__:
-        from vit_jax import models
-
-        return getattr(models, name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
