@@ -70,7 +70,8 @@ def _read_run(path: str, subtree: str, text: str | None, batch_size: int | None)
         raise UsageError(f"preprocessing {program.text!r} is random", "leave out its random steps")
     step, params = reader.restore_arrays(step, subtree=subtree)
 
-    size = own.output_size or _size(config.model.image_size) or program.output_size or _table_size(params)
+    size = own.output_size or _size(config.model.image_size)
+    size = size or _table_size(params, program.output_size) or program.output_size
     if size is None:
         raise UsageError(
             f"the size of the images of {path} can't be told", "give --preprocess, with a resize in it"
@@ -106,18 +107,17 @@ def _size(asked: Any) -> tuple[int, int] | None:
     return (asked, asked) if isinstance(asked, int) else asked and tuple(asked)
 
 
-def _table_size(params: dict[str, Any]) -> tuple[int, int] | None:
-    """(height, width) of square images, by the position table; None if that doesn't tell."""
+def _table_size(params: dict[str, Any], asked: tuple[int, int] | None) -> tuple[int, int] | None:
+    """(height, width) that the position table is for: `asked` if it may be, else of square images, else None."""
     if "posemb" not in params or "patch_embed" not in params:
         return None
     rows = params["posemb"].shape[1]
     height, width = params["patch_embed"]["kernel"].shape[:2]
-    # With a row for the class token there is one more than a square.
-    for patches in (rows, rows - 1):
-        side = math.isqrt(patches)
-        if patches and side * side == patches:
-            return side * height, side * width
-    return None
+    counts = [n for n in (rows, rows - 1) if n > 0]  # the class token may have a row of its own
+    if asked and (asked[0] // height) * (asked[1] // width) in counts:
+        return asked
+    sides = [math.isqrt(n) for n in counts if math.isqrt(n) ** 2 == n]
+    return (sides[0] * height, sides[0] * width) if sides else None
 
 
 def _fit_mesh(config: ConfigDict, devices: list[jax.Device]) -> None:
