@@ -5,12 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit_jax.models import create_model, list_models
+    from vit_jax.predictor import Predictor
     from vit_jax.pretrained import load
 
-__all__ = ["create_model", "list_models", "load"]
-
-
-_HOMES = {"create_model": "vit_jax.models", "list_models": "vit_jax.models", "load": "vit_jax.pretrained"}
+# Public name -> module that has it.
+_HOMES = {
+    "Predictor": "vit_jax.predictor",
+    "create_model": "vit_jax.models",
+    "list_models": "vit_jax.models",
+    "load": "vit_jax.pretrained",
+}
+__all__ = ["Predictor", "create_model", "list_models", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ from vit_jax.errors import RunFailed, UsageError, known_names
 COMMANDS = {
     "train": "vit_jax.train",
     "evaluate": "vit_jax.evaluate",
+    "predict": "vit_jax.predict",
     "bench": "vit_jax.bench",
 }
 
@@ -63,10 +64,7 @@ def parse(parser: Parser, argv: Sequence[str], *, config_required: bool = True) 
         help="config file or shipped name, with its argument; --config.KEY=VALUE overrides a key",
     )  # fmt: skip
     flags, rest = parser.parse_known_args(list(argv))
-    for word in rest:
-        name = word.split("=", 1)[0]
-        if name.startswith("-") and not name.startswith("--config."):
-            raise UsageError(f"unknown flag {name}", known_names(name, parser.flag_names()))
+    _refuse_flags(parser, [word for word in rest if not word.startswith("--config.")])
     if flags.config is None:
         if rest:
             raise UsageError(f"{rest[0]} without --config", "give --config=FILE too")
@@ -77,6 +75,28 @@ def parse(parser: Parser, argv: Sequence[str], *, config_required: bool = True) 
     config_lib.check_finite(config)
     config_lib.check_ranges(config)
     return Parsed(flags, config, overrides)
+
+
+def parse_words(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parses the flags of a command that takes words (such as paths) and no config, in any order.
+
+    All words after `--` are taken as they are, for those that begin with a dash.
+
+    Raises:
+      UsageError: unknown flag, or a value of the wrong type.
+    """
+    argv = list(argv)
+    end = argv.index("--") if "--" in argv else len(argv)
+    flags, words = parser.parse_known_args(argv[:end])
+    _refuse_flags(parser, words)
+    return flags, words + argv[end + 1 :]
+
+
+def _refuse_flags(parser: Parser, left_over: Sequence[str]) -> None:
+    for word in left_over:
+        name = word.split("=", 1)[0]
+        if name.startswith("-"):
+            raise UsageError(f"unknown flag {name}", known_names(name, parser.flag_names()))
 
 
 def _override(config: ConfigDict, words: Sequence[str]) -> tuple[str, ...]:

@@ -12,12 +12,10 @@ The order of a step is fixed, for these reasons:
 import functools
 import logging
 import math
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TextIO
 
 import jax
 
@@ -28,7 +26,7 @@ from vit_jax.data.pipeline import step_indices
 from vit_jax.errors import UsageError, known_names
 from vit_jax.evaluators.classification import Classification
 from vit_jax.job import Job
-from vit_jax.metrics import StepLog
+from vit_jax.metrics import StepLog, shows_bars
 from vit_jax.profile import Profile
 from vit_jax.step import TrainState
 from vit_jax.timing import Buckets, Throughput, Watchdog
@@ -130,7 +128,7 @@ def train(
         images_per_step=config.global_batch,
         nonfinite_limit=config.nonfinite_limit,
         describe_batch=lambda batch: ", ".join(map(str, ids(step=batch).tolist())),
-        show_bar=distributed.is_main() and _has_width(sys.stderr),
+        show_bar=distributed.is_main() and shows_bars(sys.stderr),
     )
     profile = Profile(workdir / "profile", config.profile.start_step, config.profile.num_steps)
     saved_at = monotonic()
@@ -219,14 +217,6 @@ def check_best_metric(metric: str, dataset: Dataset, *, ema: bool) -> None:
     known = [f"eval/{name}{average}/accuracy" for name in dataset.evals for average in averages]
     if metric and metric not in known:
         raise UsageError(f"checkpoint.best_metric {metric!r} isn't evaluated", known_names(metric, known))
-
-
-def _has_width(stream: TextIO) -> bool:
-    """Whether a progress bar can be seen: a terminal, and not one of zero columns."""
-    try:
-        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
-    except (OSError, ValueError):
-        return False
 
 
 def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: float | None) -> bool:

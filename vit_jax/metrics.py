@@ -1,8 +1,9 @@
 """Training metrics, fetched one step late so that the device never waits for the log."""
 
 import logging
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 from tqdm import tqdm
@@ -16,6 +17,14 @@ _log = logging.getLogger(__name__)
 
 class NonFinite(RunFailed):
     """Too many updates in a row were not finite."""
+
+
+def shows_bars(stream: TextIO) -> bool:
+    """Whether a progress bar can be seen: a terminal, and not one of zero columns."""
+    try:
+        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+    except (OSError, ValueError):
+        return False
 
 
 class StepLog:

@@ -6,7 +6,7 @@ in as callables.
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -117,10 +117,20 @@ def create_state(init: Callable[[], TrainState], shardings: PyTree) -> TrainStat
     return jax.jit(init, out_shardings=shardings)()
 
 
-def normalize(images: jax.Array, task: Task) -> jax.Array:
+class Scale(Protocol):
+    """A Task or the DataFacts: mean and std per channel, in uint8 units."""
+
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+
+    @property
+    def std(self) -> tuple[float, ...]: ...
+
+
+def normalize(images: jax.Array, scale: Scale) -> jax.Array:
     """uint8 [B, H, W, C] -> float32 as the model expects it."""
-    mean = jnp.asarray(task.mean, jnp.float32).reshape(1, 1, 1, -1)
-    std = jnp.asarray(task.std, jnp.float32).reshape(1, 1, 1, -1)
+    mean = jnp.asarray(scale.mean, jnp.float32).reshape(1, 1, 1, -1)
+    std = jnp.asarray(scale.std, jnp.float32).reshape(1, 1, 1, -1)
     return (images.astype(jnp.float32) - mean) / std
 
 
@@ -253,6 +263,11 @@ def _accumulate(
     return total
 
 
+def predict_step(params: PyTree, images: jax.Array, *, model: nn.Module, scale: Scale) -> jax.Array:
+    """Logits [B, K] float32 of images uint8 [B, H, W, C]: what evaluation counts and prediction shows."""
+    return model.apply({"params": params}, normalize(images, scale), train=False)[0]
+
+
 def eval_step(params: PyTree, batch: Batch, *, model: nn.Module, task: Task) -> dict[str, jax.Array]:
     """Sums over the rows of a batch that count (mask 1), float32 scalars.
 
@@ -260,7 +275,7 @@ def eval_step(params: PyTree, batch: Batch, *, model: nn.Module, task: Task) -> 
       correct: rows whose top class is (among) the label's; loss: cross-entropy without smoothing; count: rows
       with a mask; labelled: of those, the rows with at least one class (the denominator of the accuracy).
     """
-    logits, _ = model.apply({"params": params}, normalize(batch["image"], task), train=False)
+    logits = predict_step(params, batch["image"], model=model, scale=task)
     targets = losses.to_targets(batch["label"], task.num_classes)
     mask = batch["mask"]
     correct, labelled = losses.top1_correct(logits, targets)

@@ -95,13 +95,7 @@ class FolderSource(Source):
 
     def __getitem__(self, index: int) -> Example:
         path, own = self._path(index)
-        name = os.fsdecode(path)
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError as e:
-            raise BadImage(name, f"can't be read: {e.strerror}") from e
-        return Example(data, int(self._table[own]), name)
+        return Example(read_file(path), int(self._table[own]), os.fsdecode(path))
 
     def _path(self, index: int) -> tuple[bytes, int]:
         """Path of an example and its folder's number."""
@@ -117,6 +111,28 @@ class FolderSource(Source):
 
     def labels(self) -> np.ndarray:
         return np.repeat(self._table, np.diff(self._class_ends, prepend=0))
+
+
+def read_file(path: bytes | str) -> bytes:
+    """The content of an image file. Raises BadImage, naming it, where that can't be had."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as e:
+        raise BadImage(os.fsdecode(path), f"can't be read: {e.strerror}") from e
+
+
+def image_files(folder: str) -> list[str]:
+    """Paths of all images in a folder and the folders below it, FOLDER/..., sorted as bytes.
+
+    Raises:
+      UsageError: there is none.
+    """
+    root = os.fsencode(folder)
+    found = sorted(_images(root))
+    if not found:
+        raise UsageError(f"no images in {folder}", f"images are files ending in {' '.join(EXTENSIONS)}")
+    return [os.fsdecode(os.path.join(root, name)) for name in found]
 
 
 def _ignored(name: bytes) -> bool:
