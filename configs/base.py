@@ -34,6 +34,7 @@ def get_config() -> ConfigDict:
     # ---- model
     c.model = ConfigDict()
     c.model.name = "S/16"  # one of vit_jax.list_models(), or another patch size or width of those
+    c.model.channels = placeholder(int)  # must be what data.preprocess_* gives, 3 unless it says otherwise
     c.model.image_size = placeholder(object)  # int or (height, width), must be what data.preprocess_* gives
     # What the model is made of. None: as the name says, or the init file where one is given, or else the model's
     # own default, which the comment names. A key that the named model has no field for is refused.
@@ -148,7 +149,14 @@ def get_config() -> ConfigDict:
 
     # ---- where to start; the run's own workdir always comes first
     c.resume = ""  # another run's directory (RUN or RUN@STEP): parameters, optimizer state and step
-    c.init = ""  # parameters only, from a run directory (RUN or RUN@STEP)
+    # Parameters only: published weights of any supported layout (a file, a folder, hf://owner/repo, gs://...), or
+    # a run directory (RUN, RUN@STEP, RUN@best). Another number of classes gets a head of zeros, another image size
+    # a resized position table; anything else that differs is refused.
+    c.init = ""
+    c.init_subtree = ""  # params | ema of a run or training state, or a prefix in a file; "": the parameters
+    c.init_posemb_resize = (
+        ""  # zoom | bicubic | bicubic_antialias | bilinear; "": as the weights' source does
+    )
 
     # ---- checkpoints
     c.checkpoint = ConfigDict()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import jax
 
-from vit_jax import cli, distributed, start, workdir
+from vit_jax import cli, distributed, runs, start, workdir
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.data.dataset import open_eval_data
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parsed = cli.parse(parser, argv, config_required=False)
     flags = parsed.flags
-    reader, step = start.open_run(flags.checkpoint)
+    reader, step = runs.open_run(flags.checkpoint)
     run = reader.folder.parent
     config = config_lib.from_dict(workdir.read_config(run))
     if parsed.config is not None:  # data, mesh and batch of the given config, the run's model

@@ -16,11 +16,9 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from vit_jax import config as config_lib
-from vit_jax import durations, flops, losses, optim, param_groups, schedules, sharding, step
+from vit_jax import durations, flops, losses, model_config, optim, param_groups, schedules, sharding, step
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
-from vit_jax.models import create_model, model_fields
 from vit_jax.models.vit import ViT
 
 PyTree = Any
@@ -229,52 +227,12 @@ def _in_steps(
 
 
 def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
-    height, width, channels = facts.image_shape
-    asked = config.model.image_size
-    if asked is not None and not isinstance(asked, int) and not _is_size(asked):
-        raise UsageError(f"model.image_size is {asked!r}", "give one number of pixels, or (height, width)")
-    asked = (asked, asked) if isinstance(asked, int) else asked
-    if asked is not None and tuple(asked) != (height, width):
-        raise UsageError(
-            f"model.image_size is {asked[0]}x{asked[1]} but the preprocessing gives {height}x{width}",
-            "make model.image_size and data.preprocess_train agree, or leave model.image_size out",
-        )
     if config.num_classes is not None and config.num_classes < 1:
         raise UsageError(f"num_classes is {config.num_classes}", "give at least 1, or leave it to data.train")
-    model = create_model(
-        config.model.name,
-        num_classes=facts.num_classes,
-        image_size=(height, width),
-        channels=channels,
-        constrain=sharding.constrain_activations(mesh),
-        **_model_fields(config),
-    )
+    model = model_config.build_model(config, facts, constrain=sharding.constrain_activations(mesh))
     if isinstance(model, ViT) and model.pool == "none":
         raise UsageError("model.pool 'none' gives a prediction per patch", "train with tok, gap or map")
     return model
-
-
-def _model_fields(config: ConfigDict) -> dict[str, Any]:
-    """The fields that the config sets. What isn't set (None) is as the model's name says, or its own default."""
-    known = model_fields(config.model.name)
-    defaults = config_lib.base_config().model
-    fields = {}
-    for field, value in config.model.items():
-        if value is None or field in ("name", "image_size"):
-            continue
-        if field in known:
-            fields[field] = value
-        elif value != defaults[field]:  # such as dropout=0.0, which a model without dropout satisfies
-            settable = sorted(known & set(config.model.keys()) - {"image_size"})
-            raise UsageError(
-                f"model.{field} is {value!r}, but {config.model.name} has no such field",
-                f"leave it out; {config.model.name} has: {', '.join(settable)}",
-            )
-    return fields
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(n, int) for n in value)
 
 
 def _placed(config: ConfigDict, shapes: PyTree, mesh: Mesh) -> PyTree:

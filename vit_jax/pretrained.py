@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from vit_jax import formats
+from vit_jax import formats, runs
 from vit_jax.errors import UsageError
 from vit_jax.formats import fetch
 from vit_jax.formats.adapt import adapt
@@ -91,4 +91,6 @@ def _read(spec: str, hints: dict[str, Any], subtree: str | None) -> Weights:
         if subtree is not None and subtree != inside:
             raise UsageError(f"{spec!r} and subtree={subtree!r} both choose a part", "give one of them")
         spec, subtree = file + ".npz", inside
+    if runs.is_run(spec):
+        return runs.read_run(spec, subtree, hints)
     return formats.read(fetch.local(spec), hints, subtree)

@@ -18,6 +18,7 @@ from vit_jax import (
     cli,
     distributed,
     loop,
+    model_config,
     optim,
     param_groups,
     sharding,
@@ -33,6 +34,7 @@ from vit_jax import (
 from vit_jax.checkpoint import Checkpoints, free_disk_warning
 from vit_jax.data.dataset import Dataset, open_dataset
 from vit_jax.errors import UsageError
+from vit_jax.formats.weights import Weights
 from vit_jax.timing import Buckets
 
 _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
@@ -71,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
     )
 
     dataset = open_dataset(config.data, seed=config.seed, num_classes=config.num_classes)
+    weights = _resolve_model(config, dataset, path)
     job = job_lib.build(config, dataset.facts())
     loop.check_best_metric(config.checkpoint.best_metric, dataset, ema=config.ema_decay is not None)
     opened = workdir.open_workdir(
@@ -87,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     best = (
         Checkpoints(path / "best", keep=1, keep_every_steps=None) if config.checkpoint.best_metric else None
     )
-    state, step = start.initial_state(job, checkpoints)
+    state, step = start.initial_state(job, checkpoints, weights)
 
     dataset.check_memory(config.global_batch)
     with cli.work():
@@ -102,6 +105,21 @@ def main(argv: Sequence[str]) -> int:
     _report(outcome, path)
     distributed.shutdown()
     return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
+
+
+def _resolve_model(config: ConfigDict, dataset: Dataset, path: epath.Path) -> Weights | None:
+    """Settles what the config leaves open of the model; the weights to start from, if that took reading them.
+
+    A run that goes on has settled it before: its init file may be gone by now.
+    """
+    weights, inferred = None, {}
+    if (path / "config.json").exists():
+        inferred = workdir.read_config(path)["model"]
+    elif config.init:
+        weights = start.read_init(config)
+        inferred = weights.fields
+    model_config.resolve(config, dataset.facts(), inferred)
+    return weights
 
 
 def _describe(job: job_lib.Job, dataset: Dataset, path: epath.Path) -> None:

@@ -1,0 +1,83 @@
+"""A run directory as a source of weights: its newest intact step, a step by number, or the best."""
+
+from pathlib import Path
+from typing import Any
+
+from vit_jax import config as config_lib
+from vit_jax import model_config, workdir
+from vit_jax.checkpoint_reader import Reader
+from vit_jax.data import preprocess
+from vit_jax.errors import UsageError
+from vit_jax.formats.weights import Weights, complete
+from vit_jax.models.stack import unstack_layers
+from vit_jax.models.variants import model_family
+
+LAYOUT = "run"
+
+
+def is_run(spec: str) -> bool:
+    """Whether `spec` is a run directory, with or without @STEP."""
+    folder = Path(spec if Path(spec).is_dir() else spec.rpartition("@")[0] or spec)
+    return (folder / "config.json").is_file() and any(
+        (folder / name).is_dir() for name in ("checkpoints", "best")
+    )
+
+
+def open_run(spec: str) -> tuple[Reader, int | None]:
+    """Opens the checkpoints of `RUN`, `RUN@STEP` or `RUN@best` for reading.
+
+    Returns:
+      The reader, and the step asked for; None for `RUN`, the newest intact one.
+
+    Raises:
+      UsageError: no such run, or no such step.
+    """
+    run, at, which = spec.rpartition("@") if "@" in spec else (spec, "", "")
+    if not run or not Path(run).is_dir():
+        kind = "it is a file" if Path(run).is_file() else "no such folder"
+        raise UsageError(f"{run!r} is no run directory: {kind}", "give the --workdir of a run that has saved")
+    reader = Reader(Path(run) / ("best" if which == "best" else "checkpoints"))
+    steps = reader.steps()
+    if not steps:
+        raise UsageError(f"no checkpoint in {reader.folder}", "give the --workdir of a run that has saved")
+    if not at or which == "best":
+        return reader, None
+    if not which.isdecimal() or int(which) not in steps:
+        listed = ", ".join(map(str, steps))
+        raise UsageError(f"no step {which!r} in {reader.folder}", f"steps: {listed}; or @best")
+    return reader, int(which)
+
+
+def read_run(spec: str, subtree: str | None, hints: dict[str, Any] | None = None) -> Weights:
+    """The parameters of `RUN`, `RUN@STEP` or `RUN@best`, and the model that the stored config describes.
+
+    Args:
+      subtree: "params" or "ema"; None: the parameters.
+      hints: model fields, which must agree with the run's save those that loading can change.
+
+    Raises:
+      UsageError: no such run, step or subtree, or nothing intact.
+    """
+    reader, step = open_run(spec)
+    run = reader.folder.parent
+    config = config_lib.from_dict(workdir.read_config(run))
+    step, params = reader.restore_arrays(step, subtree=subtree or "params")
+    family = model_family(config.model.name)
+    if family == "vit":
+        params = unstack_layers(params)
+    mean, std = preprocess.parse(config.data.preprocess_eval).normalize
+    notes = [f"{subtree or 'params'} of step {step} of {run}"]
+    if subtree is None and config.ema_decay is not None:
+        notes.append(f"{run} also has the average of its parameters: subtree ema")
+    return Weights(
+        layout=LAYOUT,
+        origin=spec,
+        family=family,
+        fields=complete(hints or {}, model_config.stored_fields(config), spec),
+        params=params,
+        resize="zoom",
+        mean=tuple(map(float, mean)),
+        std=tuple(map(float, std)),
+        classes=workdir.read_classes(run),
+        notes=tuple(notes),
+    )
