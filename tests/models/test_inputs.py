@@ -65,6 +65,8 @@ def test_nonsquare_images():
 def test_fixed_positions_take_any_grid():
     for posemb in ("sincos2d", "none"):
         assert _shapes(_create(posemb=posemb, pool="gap"), 1, 48, 16, 3) == ((1, 3), (1, 3, 32))
+        # Only a learned table can have a row for the class token.
+        assert _shapes(_create(posemb=posemb, posemb_cls=True), 1, 48, 16, 3) == ((1, 3), (1, 4, 32))
 
 
 @pytest.mark.parametrize(

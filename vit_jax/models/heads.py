@@ -45,7 +45,8 @@ class MapHead(nn.Module):
     """Multi-head attention pooling: a learned probe attends to the tokens, then x + mlp(norm(x)).
 
     As in Scaling ViT (arXiv 2106.04560): as many heads as the encoder, no norm before the attention;
-    no dropout, as in big_vision.
+    no dropout, as in big_vision. Biases, GELU and plain queries and keys whatever the encoder's blocks have, as in
+    timm.
     """
 
     num_heads: int
