@@ -110,7 +110,7 @@ def get_config() -> ConfigDict:
     c.optim.wd = 0.0
     c.optim.wd_mode = "lr_scaled"  # lr_scaled: decays by lr(t) wd | absolute: by wd lr(t) / peak
     c.optim.wd_mask = ".*/kernel$"  # regex of the parameter paths that decay
-    # (regex, multiplier) pairs of parameters that decay otherwise; the first match counts, before wd_mask.
+    # (regex, multiplier) pairs of parameters with another decay than wd; the first match counts, over wd_mask.
     c.optim.wd_mults = ()
     c.optim.clip_norm = placeholder(float)  # global norm of the mean gradient; None: no clipping
     c.optim.b1 = 0.9  # adam

@@ -12,10 +12,14 @@ from vit_jax.checkpoint import Checkpoints, StateMismatch
 from vit_jax.param_groups import paths_of
 
 
+def small_job(devices=1, **overrides):
+    return tiny_job(devices, model__depth=1, **overrides)
+
+
 def test_the_average_against_numpy():
     """d * ema + (1 - d) * params of every update, from the starting parameters on, in float64."""
     decay = 0.8
-    job = tiny_job(ema_decay=decay)
+    job = small_job(ema_decay=decay)
     update, state = job.lower_train_step().compile(), job.create_state()
     expected = jax.tree.map(lambda x: np.asarray(x, np.float64), state.params)
     assert_trees_equal(state.ema, state.params)
@@ -34,21 +38,21 @@ def test_the_average_against_numpy():
 
 def test_a_long_average_settles_on_the_parameters():
     """float32 factors d and 1 - d that don't add up to 1 would take it 0.02 % below."""
-    job = tiny_job(ema_decay=0.9999, optim__lr=0.0, warmup_steps=0)
+    job = small_job(ema_decay=0.9999, optim__lr=0.0, warmup_steps=0)
     state, _ = run(job, 3)
     assert_trees_equal(state.ema, state.params)
 
 
 def test_the_average_changes_nothing_else():
-    with_average, losses = run(tiny_job(ema_decay=0.9), 4)
-    without, same = run(tiny_job(), 4)
+    with_average, losses = run(small_job(ema_decay=0.9), 4)
+    without, same = run(small_job(), 4)
     assert losses == same and without.ema == ()
     assert_trees_equal(with_average.params, without.params)
     assert_trees_equal(with_average.opt_state, without.opt_state)
 
 
 def test_a_skipped_update_leaves_the_average_as_it_was():
-    job = tiny_job(ema_decay=0.5)
+    job = small_job(ema_decay=0.5)
     update = job.lower_train_step().compile()
     good, second = batches(job, 2)
     state, _ = update(job.create_state(), good)
@@ -60,7 +64,7 @@ def test_a_skipped_update_leaves_the_average_as_it_was():
 
 
 def test_frozen_parameters_are_their_own_average():
-    job = tiny_job(ema_decay=0.7, optim__frozen="(?!head/).*")
+    job = small_job(ema_decay=0.7, optim__frozen="(?!head/).*")
     start = jax.device_get(job.create_state().params)
     state, _ = run(job, 3)
     for path, value in paths_of(jax.device_get(state.ema)).items():
@@ -77,7 +81,7 @@ def buffers(tree):
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_the_average_shares_no_buffer_with_the_parameters(devices):
-    job = tiny_job(devices, ema_decay=0.9)
+    job = small_job(devices, ema_decay=0.9)
     state = job.create_state()
     assert not buffers(state.params) & buffers(state.ema)
     copied = jax.jit(step.start_average, out_shardings=job.state_shardings.ema)(state.params)
@@ -94,22 +98,22 @@ def test_the_average_shares_no_buffer_with_the_parameters(devices):
     assert memory.alias_size_in_bytes >= 0.95 * size
 
 
-@pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)])
+@pytest.mark.parametrize("mesh", [pytest.param((1, 8, 1), marks=pytest.mark.slow), (2, 2, 2)])
 def test_the_average_is_sharded_like_the_parameters(mesh):
     sets = dict(ema_decay=0.9, fsdp_min_size=0)
-    job = tiny_job(8, mesh__replica=mesh[0], mesh__fsdp=mesh[1], mesh__tensor=mesh[2], **sets)
+    job = small_job(8, mesh__replica=mesh[0], mesh__fsdp=mesh[1], mesh__tensor=mesh[2], **sets)
     state, _ = run(job, 3)
     for tree in (job.create_state(), state):
         for average, parameter in zip(*map(jax.tree.leaves, (tree.ema, tree.params)), strict=True):
             assert average.sharding == parameter.sharding and average.dtype == jnp.float32
     assert any(x.sharding.shard_shape(x.shape) != x.shape for x in jax.tree.leaves(state.ema))
-    one, _ = run(tiny_job(**sets), 3)
+    one, _ = run(small_job(**sets), 3)
     assert_trees_close(state.ema, one.ema, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("saved_with", [0.9, None])
 def test_a_checkpoint_holds_it_as_a_subtree_and_suits_no_other_run(tmp_path, saved_with):
-    job = tiny_job(ema_decay=saved_with)
+    job = small_job(ema_decay=saved_with)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, keep_every_steps=None)
     state = job.create_state()
     checkpoints.save(1, state)
@@ -117,7 +121,7 @@ def test_a_checkpoint_holds_it_as_a_subtree_and_suits_no_other_run(tmp_path, sav
     if saved_with is not None:
         assert_trees_equal(checkpoints.restore_arrays(subtree="ema")[1], state.ema)
     assert_trees_equal(checkpoints.restore(1, job.abstract_state), state)
-    other = tiny_job(ema_decay=None if saved_with else 0.9)
+    other = small_job(ema_decay=None if saved_with else 0.9)
     with pytest.raises(StateMismatch, match="ema/"):
         checkpoints.restore(1, other.abstract_state)
     checkpoints.close()

@@ -197,6 +197,23 @@ def test_both_conventions_of_weight_decay(name):
             np.testing.assert_array_equal(update["cls_token"], 0)
 
 
+@pytest.mark.parametrize(("wd_mode", "share"), [("lr_scaled", 3.0), ("absolute", 1.0)])
+def test_multipliers_act_on_the_decay_as_on_the_learning_rate_unless_it_is_absolute(wd_mode, share):
+    path = "encoder/block_0/mlp/kernel"
+    common = {"wd": 0.1, "wd_mode": wd_mode, "wd_mults": ((".*/mlp/bias", 0.5), (".*/bias", 9.0))}
+    without = updates_of(zeros(), **common)["encoder"]["block_0"]["mlp"]
+    scaled = updates_of(zeros(), multipliers={path: 3.0}, **common)["encoder"]["block_0"]["mlp"]
+    unit = 0.1 * (0.1 if wd_mode == "lr_scaled" else 1)  # lr(t) wd, and lr(t) / peak wd
+    np.testing.assert_allclose(without["kernel"], -unit * 3.0, rtol=1e-5)
+    np.testing.assert_allclose(scaled["kernel"], -unit * 3.0 * share, rtol=1e-5)
+    np.testing.assert_allclose(scaled["bias"], -unit * 0.5 * 5.0, rtol=1e-5)
+    # The direction is scaled either way.
+    grads = jax.tree.map(jnp.ones_like, PARAMS)
+    moved = updates_of(grads, name="sgd", multipliers={path: 3.0}, wd_mode=wd_mode)
+    np.testing.assert_allclose(moved["encoder"]["block_0"]["mlp"]["kernel"], -0.3, rtol=1e-5)
+    np.testing.assert_allclose(moved["cls_token"], -0.1, rtol=1e-5)
+
+
 def test_decay_is_decoupled_from_clip_and_direction():
     grads = jax.tree.map(lambda x: jnp.full_like(x, 100.0), PARAMS)
     with_decay = updates_of(grads, clip_norm=1.0, wd=0.5)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.test_step import assert_trees_close, assert_trees_equal
 from tests.tiny_job import batches, run, tiny_job
+from vit_jax import flops, loop
 from vit_jax.errors import UsageError
 from vit_jax.models import create_model
 from vit_jax.models.stack import stack_layers, unstack_layers
@@ -184,15 +185,19 @@ def test_the_norm_and_the_clip_leave_frozen_parameters_out():
         np.testing.assert_allclose(paths_of(got)[path], value, atol=1e-6, err_msg=path)
 
 
-@pytest.mark.parametrize(
-    ("devices", "fields"), [(1, {"accum_steps": 4}), (8, {"mesh__fsdp": 4, "mesh__tensor": 2})]
-)
-def test_freezing_under_accumulation_and_on_a_mesh(devices, fields):
+def test_freezing_under_accumulation_on_a_mesh():
     sets = dict(optim__frozen="patch_embed/.*|encoder/block_0/.*", optim__layer_decay=0.5, fsdp_min_size=0)
     whole, losses = run(tiny_job(**sets), 3)
-    other, other_losses = run(tiny_job(devices, **sets, **fields), 3)
+    on_mesh = tiny_job(8, **sets, mesh__replica=2, mesh__fsdp=2, mesh__tensor=2, accum_steps=2)
+    other, other_losses = run(on_mesh, 3)
     np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
     assert_trees_close(other.params, whole.params, atol=2e-5, rtol=0)
+
+
+def test_no_mfu_is_claimed_for_a_backward_pass_that_is_left_out(monkeypatch):
+    monkeypatch.setattr(flops, "peak_flops", lambda kind: 1e12)
+    assert loop._peak_flops(tiny_job()) == 8e12
+    assert loop._peak_flops(tiny_job(optim__frozen=PROBE)) is None
 
 
 # ---- refusals and the log

@@ -97,9 +97,7 @@ def train(
     poll, watchdog = Poll(), Watchdog(config.watchdog_minutes)
     writer = _writer(job, workdir)
     examples = _examples_file(job, workdir)
-    devices = jax.device_count()
-    peak = flops.peak_flops(jax.devices()[0].device_kind)
-    throughput = Throughput(job.flops_per_image, peak * devices if peak else None)
+    throughput = Throughput(job.flops_per_image, _peak_flops(job))
 
     with buckets.bucket("compile"):
         eval_step = job.lower_eval_step().compile()
@@ -217,6 +215,15 @@ def check_best_metric(metric: str, dataset: Dataset, *, ema: bool) -> None:
     known = [f"eval/{name}{average}/accuracy" for name in dataset.evals for average in averages]
     if metric and metric not in known:
         raise UsageError(f"checkpoint.best_metric {metric!r} isn't evaluated", known_names(metric, known))
+
+
+def _peak_flops(job: Job) -> float | None:
+    """FLOP/s of all devices; None where an MFU can't be told.
+
+    `flops_per_image` counts a whole backward pass: with frozen parameters it would flatter the run.
+    """
+    peak = flops.peak_flops(jax.devices()[0].device_kind)
+    return peak * jax.device_count() if peak and not job.groups.frozen else None
 
 
 def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: float | None) -> bool:

@@ -147,9 +147,7 @@ def _scale_by_multipliers(multipliers: Mapping[str, Multiplier]) -> optax.Gradie
     def scaled(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
         multiplier = multipliers.get(path_name(path), 1.0)
         if isinstance(multiplier, np.ndarray):  # [L] -> [L, 1, ...]
-            multiplier = jnp.asarray(
-                multiplier.reshape(-1, *[1] * (update.ndim - 1)), update.dtype
-            )  # fmt: skip
+            multiplier = jnp.asarray(multiplier.reshape(-1, *[1] * (update.ndim - 1)), update.dtype)
         return update * multiplier
 
     return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))

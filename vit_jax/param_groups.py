@@ -167,8 +167,9 @@ def _by_layer(params: PyTree, factor: float) -> dict[str, Multiplier]:
     depth = max((x.shape[0] for path, x in leaves.items() if path.startswith(_STACKED)), default=depth)
     if not depth:
         raise UsageError(
-            "optim.layer_decay is set for a model without transformer blocks", "leave it out; see optim.lr_mults"
-        )  # fmt: skip
+            "optim.layer_decay is set for a model without transformer blocks",
+            "leave it out; optim.lr_mults has multipliers by regex",
+        )
     layers = np.array([factor ** (depth + 1 - layer) for layer in range(depth + 2)])  # [L+2], float64
 
     def multiplier(path: str) -> Multiplier:
