@@ -24,6 +24,7 @@ REQUIRES = [
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12.8",
     "pillow>=13.0",
+    "safetensors>=0.8",
     "scikit-learn>=1.9",
     "scipy>=1.17",
     "tensorboardX>=2.6.5",
@@ -31,13 +32,16 @@ REQUIRES = [
     "tqdm>=4.70",
 ]
 
+# flatbuffers: jax.export serialises with it, and jax doesn't require it.
+EXPORT = ["flatbuffers>=25.12", "onnx>=1.23", "onnxruntime>=1.32"]
+
 EXTRAS = {
     "tpu": ["jax[tpu]>=0.10.2"],
     "cuda": ["jax[cuda12]>=0.10.2"],
     "plan": ["libtpu>=0.0.42"],
     "tfds": ["tensorflow>=2.21"],
-    "export": ["onnx>=1.19", "jax2onnx>=0.17.1", "safetensors>=0.8"],
-    "test": ["pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17.6", "wheel>=0.40"],
+    "export": EXPORT,
+    "test": [*EXPORT, "pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17.6", "wheel>=0.40"],
 }
 
 setup(

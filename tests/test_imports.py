@@ -15,7 +15,7 @@ LEVELS = [
     {"errors"},
     {"models", "config", "losses", "schedules", "durations", "optim", "mixup", "sharding", "flops", "digest",
      "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"step", "checkpoint_reader", "metrics", "cli"},
+    {"step", "checkpoint_reader", "metrics", "cli", "export"},
     {"job", "evaluators", "checkpoint"},
     {"loop", "start", "benchmarks"},
     {"train", "evaluate", "bench"},
