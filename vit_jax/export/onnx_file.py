@@ -112,7 +112,7 @@ def read_back_logits_onnx(path: str | os.PathLike, images: np.ndarray) -> np.nda
 def _model_proto(model: nn.Module, flat: dict[str, np.ndarray], opset: int) -> Any:
     """The ModelProto, without metadata."""
     helper, numpy_helper = needed("onnx.helper"), needed("onnx.numpy_helper")
-    graph, logits = onnx_graph(model, flat, opset, _IMAGES)
+    graph, logits = onnx_graph(model, flat, opset, images=_IMAGES, reserved=[_LOGITS])
     nodes, constants = graph.needed_for(graph.full(logits))
     nodes.append(helper.make_node("Identity", [graph.full(logits)], [_LOGITS], name=_LOGITS))
     float32 = needed("onnx").TensorProto.FLOAT

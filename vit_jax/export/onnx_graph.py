@@ -1,11 +1,13 @@
 """The ONNX graph under construction: nodes, constants, and arrays that may still lack their broadcast."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from vit_jax.errors import UsageError
 from vit_jax.export.packages import needed
 
 # Lengths of an array's axes; the batch is symbolic: a dimension of jax.export instead of a number.
@@ -49,7 +51,8 @@ class Graph:
         scope: prefix of the names of nodes to come, such as "encoder/block_0/attn".
     """
 
-    def __init__(self, opset: int, images: str) -> None:
+    def __init__(self, opset: int, images: Tensor, reserved: Iterable[str]) -> None:
+        """images: the input, with the batch as its first axis; reserved: names that nodes mustn't take."""
         self.opset = opset
         self.scope = ""
         self._images = images
@@ -58,7 +61,7 @@ class Graph:
         self._constants: dict[str, np.ndarray] = {}
         self._constant_names: dict[tuple, str] = {}
         self._batch: str | None = None
-        self._used: dict[str, int] = {images: 1}  # names given so far, with how often they were wished for
+        self._taken = {images.name, *reserved}
 
     def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Adds a node; returns the name of its output, or a list of names where `outputs` is above 1."""
@@ -70,9 +73,9 @@ class Graph:
         return made[0] if outputs == 1 else made
 
     def constant(self, array: np.ndarray, hint: str = "") -> str:
-        """Name of a constant of this value; equal constants are stored once."""
+        """Name of a constant of this value; numbers that occur again are stored once, parameters each."""
         array = np.asarray(array, order="C")
-        key = (array.dtype.str, array.shape, array.tobytes() if array.size <= 64 else id(array))
+        key = (array.dtype.str, array.shape, id(array) if hint or array.size > 64 else array.tobytes())
         if key not in self._constant_names:
             name = self._free_name(hint or f"constant/{array.dtype.name}")
             self._constant_names[key] = name
@@ -93,8 +96,14 @@ class Graph:
             return self.name(value)
         if not any(is_symbolic(length) for length in value.shape):
             return self.node("Expand", self.name(value), self.ints(value.shape))
+        batch = self._images.shape[0]
+        if any(is_symbolic(length) and length != batch for length in value.shape):
+            raise UsageError(
+                f"a broadcast to {value.shape}, in {self.scope or 'the model'}, has no ONNX form here",
+                "export to stablehlo",
+            )
         if self._batch is None:
-            self._batch = self.node("Shape", self._images, start=0, end=1)
+            self._batch = self.node("Shape", self._images.name, start=0, end=1)
         lengths = [self._batch if is_symbolic(length) else self.ints([length]) for length in value.shape]
         return self.node("Expand", self.name(value), self.node("Concat", *lengths, axis=0))
 
@@ -114,9 +123,10 @@ class Graph:
         return kept[::-1], constants
 
     def _free_name(self, wish: str) -> str:
-        number = self._used.get(wish, 0)
-        self._used[wish] = number + 1
-        return f"{wish}_{number}" if number else wish
+        numbered = (f"{wish}_{number}" for number in itertools.count(1))
+        name = next(name for name in itertools.chain([wish], numbered) if name not in self._taken)
+        self._taken.add(name)
+        return name
 
 
 def is_symbolic(length: Any) -> bool:

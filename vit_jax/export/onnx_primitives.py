@@ -43,7 +43,7 @@ ELEMENTWISE = {
     "sub": "Sub",
     "tanh": "Tanh",
 }
-UNCHANGED = ("copy", "copy_p", "stop_gradient", "reduce_precision")
+UNCHANGED = ("copy", "stop_gradient")
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -208,9 +208,8 @@ def _gather(graph: Graph, equation: Any, x: Value, indices: Value) -> Value:
         raise _unsupported(equation, "along the batch")
     if any(not is_symbolic(n) and n != sizes[i] for i, n in enumerate(x.shape) if i not in axes):
         raise _unsupported(equation, "of a part of an axis without an index")
-    starts = [
-        min(max(start, 0), x.shape[axis] - sizes[axis]) for start, axis in zip(starts, axes, strict=True)
-    ]
+    if any(not 0 <= start <= x.shape[axis] - sizes[axis] for start, axis in zip(starts, axes, strict=True)):
+        raise _unsupported(equation, "out of bounds")
     limits = [start + sizes[axis] for start, axis in zip(starts, axes, strict=True)]
     name = graph.node("Slice", graph.full(x), graph.ints(starts), graph.ints(limits), graph.ints(axes))
     if numbers.collapsed_slice_dims:

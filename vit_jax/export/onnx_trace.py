@@ -1,5 +1,6 @@
 """From a model to an ONNX graph, by way of the computation that jax traces: no architecture is written twice."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,7 +23,9 @@ _NESTED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_c
            "remat": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
 
 
-def onnx_graph(model: nn.Module, flat: dict[str, np.ndarray], opset: int, images: str) -> tuple[Graph, Value]:
+def onnx_graph(
+    model: nn.Module, flat: dict[str, np.ndarray], opset: int, *, images: str, reserved: Sequence[str]
+) -> tuple[Graph, Value]:
     """The graph of the model's logits for the input tensor named `images`, [N, H, W, C] float32.
 
     Args:
@@ -30,6 +33,7 @@ def onnx_graph(model: nn.Module, flat: dict[str, np.ndarray], opset: int, images
         flat: parameters by "/"-joined names.
         opset: version of ONNX's operator set.
         images: name of the input.
+        reserved: names that no node may take, such as the output's.
 
     Returns:
         the graph, and the value of the logits in it.
@@ -50,9 +54,10 @@ def onnx_graph(model: nn.Module, flat: dict[str, np.ndarray], opset: int, images
     with jax.default_matmul_precision("highest"):
         traced = jax.jit(logits).trace(specs, pixels).jaxpr
     order = [path[0].key for path, _ in jax.tree_util.tree_flatten_with_path(specs)[0]]
-    graph = Graph(opset, images)
+    given = Tensor(images, pixels.shape, pixels.shape)
+    graph = Graph(opset, given, reserved)
     inputs = [Known(flat[name], flat[name].shape, name) for name in order]
-    (output,) = _translate(graph, traced, [*inputs, Tensor(images, pixels.shape, pixels.shape)], scope="")
+    (output,) = _translate(graph, traced, [*inputs, given], scope="")
     return graph, output
 
 
