@@ -158,6 +158,13 @@ def get_config() -> ConfigDict:
         ""  # zoom | bicubic | bicubic_antialias | bilinear; "": as the weights' source does
     )
 
+    # ---- train --sweep: a run for each of these in WORKDIR/sweep, then one with the best on all of data.train
+    c.sweep = ConfigDict()
+    c.sweep.lr = ()  # peak learning rates; (): optim.lr alone
+    c.sweep.steps = ()  # total steps; (): the run's own length alone
+    c.sweep.train = ""  # split of the source of data.train that they train on
+    c.sweep.dev = ""  # split that they are compared on, by accuracy
+
     # ---- checkpoints
     c.checkpoint = ConfigDict()
     _duration(c.checkpoint, "every")

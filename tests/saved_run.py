@@ -6,7 +6,7 @@ import numpy as np
 from tests.tiny_job import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
-from vit_jax import workdir
+from vit_jax import model_config, workdir
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import open_dataset
 
@@ -17,6 +17,7 @@ def save(path, devices=1, **overrides):
     """Saves step 0 of a tiny model of the digits; overrides as for tiny_config. Returns job, dataset and state."""
     config = tiny_config(**(DIGITS | overrides))
     dataset = open_dataset(config.data, seed=config.seed, num_classes=config.num_classes)
+    model_config.resolve(config, dataset.facts(), {})
     job = job_lib.build(config, dataset.facts(), jax.devices()[:devices])
     state = job.create_state()
     rng = np.random.default_rng(1)

@@ -15,11 +15,12 @@ LEVELS = [
     {"errors", "paths"},
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"optim", "step", "checkpoint_reader", "metrics", "cli", "flops", "formats", "export", "model_config"},
-    {"job", "evaluators", "checkpoint", "runs"},
+    {"optim", "step", "checkpoint_reader", "metrics", "cli", "flops", "formats", "export"},
+    {"evaluators", "checkpoint", "model_config"},
+    {"job", "runs"},
     {"loop", "pretrained", "benchmarks"},
     {"start", "trained"},
-    {"predictor"},
+    {"predictor", "sweep"},
     {"train", "evaluate", "predict", "convert", "bench"},
 ]  # fmt: skip
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "vit_jax.train",
     "evaluate": "vit_jax.evaluate",
     "predict": "vit_jax.predict",
+    "convert": "vit_jax.convert",
     "bench": "vit_jax.bench",
 }
 

@@ -170,7 +170,7 @@ def _parity(weights: Weights, path: Path, to: str) -> tuple[float, float]:
     images = np.random.default_rng(0).uniform(-1, 1, (2, height, width, model.channels)).astype(np.float32)
     ours = _logits(model, weights.params, images)
     if to == "onnx":
-        theirs = export.onnx_logits(path, images)
+        theirs = export.read_back_logits_onnx(path, images)
     elif to == "stablehlo":
         theirs = np.asarray(export.load_stablehlo(path)(images))
     else:
@@ -180,8 +180,7 @@ def _parity(weights: Weights, path: Path, to: str) -> tuple[float, float]:
         raise UsageError(
             f"{to} gives logits of shape {theirs.shape}, ours are {ours.shape}", "please report this"
         )
-    absolute = float(np.abs(ours - theirs).max())
-    relative = absolute / max(float(np.abs(ours).max()), 1e-12)
+    absolute, relative = export.parity(ours, theirs)
     allowed = TOLERANCE.get(to, _SAME_NUMBERS)
     if absolute and relative > allowed:
         raise UsageError(

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import jax
 
-from vit_jax import cli, distributed, runs, start, workdir
+from vit_jax import cli, distributed, runs, workdir
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.data.dataset import open_eval_data
 from vit_jax.errors import UsageError
 from vit_jax.evaluators.classification import Classification
+from vit_jax.formats.adapt import place
 from vit_jax.step import TrainState
 
 
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("nothing to evaluate on", "give --data=SOURCE[@SPLIT]")
     job = job_lib.build_eval(config, data.facts())
     step, params = reader.restore_arrays(step, subtree=flags.subtree)
-    params = start.place(params, job.abstract_params)
+    params = place(params, job.abstract_params)
     with cli.work():
         eval_step = job.lower_eval_step().compile()
         results: dict[str, object] = {"checkpoint": flags.checkpoint, "step": step}

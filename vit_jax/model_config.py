@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
+from vit_jax.formats.weights import ANY_NAME, Weights
 from vit_jax.models import create_model, model_fields
 from vit_jax.models.variants import variant_fields
 
@@ -74,6 +75,25 @@ def given_fields(config: ConfigDict) -> dict[str, Any]:
     if config.model.image_size is not None:
         fields["image_size"] = config.model.image_size
     return fields
+
+
+def config_of(weights: Weights) -> ConfigDict:
+    """A config for weights that come without one: images are squashed to the model's size.
+
+    The normalisation is that of the layout, or what its config files say.
+    """
+    config = config_lib.base_config()
+    config.model.name = ANY_NAME[weights.family]
+    model = weights.model()
+    for name in config.model:
+        if name != "name" and hasattr(model, name) and config_lib.base_config().model[name] is None:
+            config.model[name] = _plain(getattr(model, name))
+    config.num_classes = weights.fields["num_classes"] or None
+    height, width = model.image_size
+    half = {*weights.mean, *weights.std} == {127.5}
+    values = "value_range(-1, 1)" if half else f"vgg_value_range({weights.mean}, {weights.std})"
+    config.data.preprocess_eval = f"decode({model.channels})|resize(({height}, {width}))|{values}"
+    return config
 
 
 def stored_fields(config: ConfigDict) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser("python -m vit_jax.predict", __doc__)
     parser.usage = "%(prog)s --checkpoint=RUN [options] IMAGE|FOLDER …"
-    parser.add_argument("--checkpoint", required=True, help="a run directory: RUN, RUN@STEP or RUN@best")
+    parser.add_argument(
+        "--checkpoint", required=True, help="RUN, RUN@STEP, RUN@best, or a file or folder of weights"
+    )
     parser.add_argument("--top", type=int, default=5, help="classes shown per image; default: 5")
     form = parser.add_mutually_exclusive_group()
     for name in REPORTS:
@@ -85,9 +87,7 @@ def _parser() -> cli.Parser:
         "--batch", type=_batch, default=32, metavar="N|eval",
         help="images computed at once; eval: as many as the run's evaluation, for the same bits; default: 32",
     )  # fmt: skip
-    parser.add_argument(
-        "--subtree", choices=("params", "ema"), default="params", help="which parameters; default: params"
-    )
+    parser.add_argument("--subtree", help="params | ema; default: params")
     parser.add_argument("--classes", metavar="FILE", help="class names, one a line; default: the run's own")
     parser.add_argument("--preprocess", metavar="STRING", help="default: the run's data.preprocess_eval")
     return parser

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import sharding, step, trained
+from vit_jax import sharding, step, trained, workdir
 from vit_jax.data.decode import BadImage
 from vit_jax.data.pipeline import reader_threads
 from vit_jax.data.source_folder import image_files, read_file
@@ -78,7 +78,7 @@ class Predictor:
         cls,
         path: str | os.PathLike,
         *,
-        subtree: str = "params",
+        subtree: str | None = None,
         classes: str | os.PathLike | Sequence[str] | None = None,
         preprocess: str | None = None,
         batch_size: int | None = 32,
@@ -87,8 +87,9 @@ class Predictor:
         """Reads a checkpoint; the model is compiled by the first prediction.
 
         Args:
-          path: a run directory: RUN (its newest intact step), RUN@STEP or RUN@best.
-          subtree: which parameters, "params" or "ema".
+          path: a run directory (RUN, its newest intact step; RUN@STEP; RUN@best), or weights of any supported
+            layout, whose classes are numbers unless `classes` or their own config names them.
+          subtree: which parameters, "params" or "ema"; None: the parameters.
           classes: K names, or a text file with one a line, instead of those of the run.
           preprocess: instead of the run's `data.preprocess_eval`.
           batch_size: images computed at once, rounded up to one per device. None: as many as the run's
@@ -262,19 +263,11 @@ def _class_names(given: str | os.PathLike | Sequence[str] | None, model: trained
         return (*names, *map(str, range(len(names), count)))
     where = "the list of classes"
     if isinstance(given, str | os.PathLike):
-        where = os.fspath(given)
-        try:
-            with open(given, encoding="utf-8-sig", newline="\n") as file:
-                names = [line.rstrip("\r\n") for line in file]
-        except (OSError, UnicodeDecodeError) as e:
-            why = e.strerror if isinstance(e, OSError) else "not UTF-8"
-            raise UsageError(
-                f"can't read the classes of {where}: {why}", "give a text file, a name a line"
-            ) from e
+        where, names = os.fspath(given), workdir.read_class_file(given)
     else:
-        names = list(given)
+        names = tuple(given)
     if len(names) != count:
         raise UsageError(
             f"{where} names {len(names)} classes, the model has {count}", "give as many, in order"
         )
-    return tuple(names)
+    return names

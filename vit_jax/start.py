@@ -1,19 +1,15 @@
 """Where a run starts: its own workdir, else `resume`, else `init`, else scratch."""
 
 import logging
-from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax import model_config, pretrained, runs
 from vit_jax.checkpoint import Checkpoints
-from vit_jax.errors import UsageError
-from vit_jax.formats.adapt import adapt
+from vit_jax.formats.adapt import adapt, place
 from vit_jax.formats.weights import Weights
 from vit_jax.job import Job
-from vit_jax.paths import named_leaves
 from vit_jax.step import TrainState, start_average
 
 _log = logging.getLogger(__name__)
@@ -62,32 +58,3 @@ def read_init(config: ConfigDict) -> Weights:
     return pretrained.read(
         config.init, hints=model_config.given_fields(config), subtree=config.init_subtree or None
     )
-
-
-def place(params: dict[str, Any], target: Any) -> Any:
-    """Puts numpy parameters on the devices as `target` (ShapeDtypeStructs with shardings) says.
-
-    Raises:
-      UsageError: other names or shapes; shows the difference.
-    """
-    have, want = named_leaves(params), named_leaves(target)
-    lines = [f"  {name}: missing" for name in want if name not in have]
-    lines += [f"  {name} {list(have[name].shape)}: not in the model" for name in have if name not in want]
-    lines += [
-        f"  {name}: {list(have[name].shape)}, the model has {list(want[name].shape)}"
-        for name in want
-        if name in have and have[name].shape != want[name].shape
-    ]
-    if lines:
-        difference = "\n".join(
-            lines[:20] + ([f"  ... and {len(lines) - 20} more"] if len(lines) > 20 else [])
-        )
-        what = f"the checkpoint's parameters aren't this model's: {len(lines)} differ"
-        raise UsageError(what, "set the config's model to the checkpoint's", difference)
-
-    def put(name: str, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        value = np.asarray(have[name], leaf.dtype)
-        return jax.make_array_from_callback(value.shape, leaf.sharding, lambda index: value[index])
-
-    leaves = [put(name, leaf) for name, leaf in want.items()]
-    return jax.tree.unflatten(jax.tree.structure(target), leaves)

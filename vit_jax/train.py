@@ -23,6 +23,7 @@ from vit_jax import (
     param_groups,
     sharding,
     start,
+    sweep,
     workdir,
 )
 from vit_jax import (
@@ -43,7 +44,7 @@ _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__
 # runs, not what it computes.
 MAY_CHANGE_ON_RESUME = (
     "mesh.*", "fsdp_min_size", "distributed.*", "checkpoint.*", "eval.*", "log_*", "profile.*", "tensorboard",
-    "watchdog_minutes", "compile_cache", "allow_*", "resume", "init",
+    "watchdog_minutes", "compile_cache", "allow_*", "resume", "init", "init_*", "sweep.*",
     "data.num_threads", "data.num_workers", "data.prefetch_*",
 )  # fmt: skip
 # Another total changes the schedule of the steps to come, so it needs a word.
@@ -59,11 +60,15 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = cli.Parser("python -m vit_jax.train", __doc__)
     parser.add_argument("--workdir", required=True, help="folder of the run; created, or continued")
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="the grid of config.sweep on its dev split, then the best on all of train",
+    )
     parsed = cli.parse(parser, argv)
     if not parsed.flags.workdir:
         raise UsageError("--workdir is empty", "give a folder for the run")
     config, path = parsed.config, epath.Path(parsed.flags.workdir)
-    buckets = Buckets()
     if config.compile_cache:
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     distributed.initialize(
@@ -71,7 +76,27 @@ def main(argv: Sequence[str]) -> int:
         heartbeat_timeout_s=config.distributed.heartbeat_seconds,
         shutdown_timeout_s=config.distributed.heartbeat_seconds,
     )
+    command = ["python", "-m", "vit_jax.train", *argv]
+    if parsed.flags.sweep:
+        outcome = sweep.sweep(config, path, lambda *run: train(*run, command))
+    else:
+        outcome = train(config, path, command)
+    distributed.shutdown()
+    return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
 
+
+def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.Outcome:
+    """Trains in a folder from wherever its run is, to the end or to a preemption; says so on stdout.
+
+    Args:
+      config: complete; what it leaves open of the model is settled in place.
+      command: for the record of the run.
+
+    Raises:
+      UsageError: refused before any work.
+      RunFailed and others: failed later.
+    """
+    buckets = Buckets()
     dataset = open_dataset(config.data, seed=config.seed, num_classes=config.num_classes)
     weights = _resolve_model(config, dataset, path)
     job = job_lib.build(config, dataset.facts())
@@ -81,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
         config_lib.to_dict(config),
         may_change=MAY_CHANGE_ON_RESUME + ((TOTAL,) if config.allow_total_change else ()),
         hints={TOTAL: "set allow_total_change=true to go on with another total"},
-        command=["python", "-m", "vit_jax.train", *argv],
+        command=command,
     )
     workdir.write_classes(path, dataset.classes)
     checkpoints = Checkpoints(
@@ -103,8 +128,7 @@ def main(argv: Sequence[str]) -> int:
         if best is not None:
             best.close()
     _report(outcome, path)
-    distributed.shutdown()
-    return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
+    return outcome
 
 
 def _resolve_model(config: ConfigDict, dataset: Dataset, path: epath.Path) -> Weights | None:

@@ -1,7 +1,6 @@
 """What a prediction needs of a checkpoint, whatever kind of checkpoint it is."""
 
 import logging
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,12 @@ from ml_collections import ConfigDict
 
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
-from vit_jax import sharding, start, workdir
+from vit_jax import model_config, pretrained, runs, sharding, workdir
 from vit_jax.data import preprocess as preprocess_lib
 from vit_jax.data.dataset import DataFacts
 from vit_jax.data.preprocess import Preprocess
 from vit_jax.errors import UsageError
+from vit_jax.formats.adapt import adapt, place
 
 _log = logging.getLogger(__name__)
 
@@ -44,50 +44,42 @@ class Trained:
     batch_size: int
 
 
-def read(path: str, *, subtree: str, preprocess: str | None, batch_size: int | None) -> Trained:
-    """Reads a checkpoint for prediction; every kind that there is belongs here. Nothing is compiled.
+def read(path: str, *, subtree: str | None, preprocess: str | None, batch_size: int | None) -> Trained:
+    """Reads a checkpoint for prediction. Nothing is compiled.
 
     Args:
-      path: `RUN`, `RUN@STEP` or `RUN@best`. Weight files without a run are refused so far.
-      subtree: "params" or "ema".
-      preprocess: instead of the checkpoint's own.
+      path: a run (`RUN`, `RUN@STEP`, `RUN@best`), or weights of any supported layout.
+      subtree: "params" or "ema"; None: the parameters.
+      preprocess: instead of the checkpoint's own. Weights without a run have none: images are then squashed to
+        the size of the model, and normalised as the layout says.
       batch_size: rounded up to a row for every data shard; None: what evaluation uses.
 
     Raises:
       UsageError: no such checkpoint or subtree, or a preprocessing that doesn't suit the model.
     """
-    return _read_run(path, subtree, preprocess, batch_size)
-
-
-def _read_run(path: str, subtree: str, text: str | None, batch_size: int | None) -> Trained:
-    reader, step = start.open_run(path)
-    run = reader.folder.parent
-    config = config_lib.from_dict(workdir.read_config(run))
-    classes = workdir.read_classes(run)
+    weights = pretrained.read(path, subtree=subtree)
+    config = _run_config(path) if weights.layout == runs.LAYOUT else model_config.config_of(weights)
     own = preprocess_lib.parse(config.data.preprocess_eval)
-    program = own if text is None else preprocess_lib.parse(text)
+    program = own if preprocess is None else preprocess_lib.parse(preprocess)
     if program.random:
         raise UsageError(f"preprocessing {program.text!r} is random", "leave out its random steps")
-    step, params = reader.restore_arrays(step, subtree=subtree)
-
-    size = own.output_size or _size(config.model.image_size)
-    size = size or _table_size(params, program.output_size) or program.output_size
-    if size is None:
-        raise UsageError(
-            f"the size of the images of {path} can't be told", "give --preprocess, with a resize in it"
-        )
+    size, channels = config.model.image_size, config.model.channels
     given = program.size_after(None) or size
-    if (*given, program.channels) != (*size, own.channels):
+    if (*given, program.channels) != (*size, channels):
         raise UsageError(
             f"preprocessing {program.text!r} gives images {[*given, program.channels]}, "
-            f"the model takes {[*size, own.channels]}",
-            f"the run's own is {own.text!r}",
+            f"the model takes {[*size, channels]}",
+            f"the run's own is {own.text!r}"
+            if weights.layout == runs.LAYOUT
+            else "end it in a resize or crop",
         )
+    if not weights.fields["num_classes"]:
+        raise UsageError(f"{path} has no classes: it gives features", "fine-tune it first")
     mean, std = program.normalize
     facts = DataFacts(
         num_examples=0,
-        num_classes=len(classes) if config.num_classes is None else config.num_classes,
-        image_shape=(*size, own.channels),
+        num_classes=config.num_classes,
+        image_shape=(*size, channels),
         label_shape=(),
         mean=tuple(map(float, mean)),
         std=tuple(map(float, std)),
@@ -97,27 +89,13 @@ def _read_run(path: str, subtree: str, text: str | None, batch_size: int | None)
     devices = jax.local_devices()
     _fit_mesh(config, devices)
     job = job_lib.build_eval(config, facts, devices)
-    placed = start.place(params, job.abstract_params)
-    _log.info("%s of step %d of %s", subtree, step, run)
-    return Trained(job.model, placed, job.mesh, facts, classes, program, config.loss, job.eval_batch)
+    placed = place(adapt(weights, job.model), job.abstract_params)
+    return Trained(job.model, placed, job.mesh, facts, weights.classes, program, config.loss, job.eval_batch)
 
 
-def _size(asked: Any) -> tuple[int, int] | None:
-    """A config's model.image_size as (height, width)."""
-    return (asked, asked) if isinstance(asked, int) else asked and tuple(asked)
-
-
-def _table_size(params: dict[str, Any], asked: tuple[int, int] | None) -> tuple[int, int] | None:
-    """(height, width) that the position table is for: `asked` if it may be, else of square images, else None."""
-    if "posemb" not in params or "patch_embed" not in params:
-        return None
-    rows = params["posemb"].shape[1]
-    height, width = params["patch_embed"]["kernel"].shape[:2]
-    counts = [n for n in (rows, rows - 1) if n > 0]  # the class token may have a row of its own
-    if asked and (asked[0] // height) * (asked[1] // width) in counts:
-        return asked
-    sides = [math.isqrt(n) for n in counts if math.isqrt(n) ** 2 == n]
-    return (sides[0] * height, sides[0] * width) if sides else None
+def _run_config(path: str) -> ConfigDict:
+    reader, _ = runs.open_run(path)
+    return config_lib.from_dict(workdir.read_config(reader.folder.parent))
 
 
 def _fit_mesh(config: ConfigDict, devices: list[jax.Device]) -> None:

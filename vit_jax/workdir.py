@@ -147,6 +147,22 @@ def write_classes(path: str | Path, classes: Sequence[str]) -> None:
         _write_atomically(target, "".join(name + "\n" for name in classes))
 
 
+def read_class_file(path: str | os.PathLike) -> tuple[str, ...]:
+    """The class names of any text file, a name a line.
+
+    Raises:
+      UsageError: it can't be read.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            return tuple(line.rstrip("\r\n") for line in file)
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "not UTF-8"
+        raise UsageError(
+            f"can't read the classes of {os.fspath(path)}: {why}", "give a text file, a name a line"
+        ) from e
+
+
 def read_classes(path: str | Path) -> tuple[str, ...]:
     """The class names of a run, in the order of the labels.
 

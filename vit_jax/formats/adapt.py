@@ -4,7 +4,9 @@ Three things may differ, and each is said: the head, the representation layer be
 """
 
 import logging
+from typing import Any
 
+import jax
 import numpy as np
 from flax import linen as nn
 
@@ -37,6 +39,22 @@ def adapt(weights: Weights, model: nn.Module, *, posemb_resize: str | None = Non
     _compare(params, wanted, weights.origin)
     tree = nested(params)
     return stack_layers(tree) if getattr(model, "scan", False) else tree
+
+
+def place(params: dict[str, Any], target: Any, origin: str = "the checkpoint") -> Any:
+    """Puts numpy parameters on the devices as `target` (ShapeDtypeStructs with shardings) says.
+
+    Raises:
+      UsageError: other names or shapes, shown as a short table.
+    """
+    have, want = named_leaves(params), named_leaves(target)
+    _compare(have, {name: leaf.shape for name, leaf in want.items()}, origin)
+
+    def put(name: str, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        value = np.asarray(have[name], leaf.dtype)
+        return jax.make_array_from_callback(value.shape, leaf.sharding, lambda index: value[index])
+
+    return jax.tree.unflatten(jax.tree.structure(target), [put(name, leaf) for name, leaf in want.items()])
 
 
 def _cast(params: Arrays) -> Arrays:

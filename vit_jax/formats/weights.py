@@ -17,7 +17,7 @@ from vit_jax.paths import named_leaves
 Arrays = dict[str, np.ndarray]
 
 # Any name of the family will do where every field of its shape is given.
-_ANY_NAME = {"vit": "B/16", "resnet": "R50x1", "mixer": "Mixer-B/16"}
+ANY_NAME = {"vit": "B/16", "resnet": "R50x1", "mixer": "Mixer-B/16"}
 
 # Fields that loading may change, see formats/adapt.py; all others must agree with what a file shows.
 REPLACEABLE = ("num_classes", "image_size", "rep_size", "posemb_cls")
@@ -57,7 +57,7 @@ class Weights:
 
 def model_of(family: str, fields: dict[str, Any]) -> nn.Module:
     """A model of the family from its fields alone."""
-    return create_model(_ANY_NAME[family], **fields)
+    return create_model(ANY_NAME[family], **fields)
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
