@@ -226,8 +226,8 @@ def test_checkpoints_by_step(run, predictor, digits, tmp_path):
     with pytest.raises(UsageError, match="no step '7'"):
         vit_jax.Predictor.from_checkpoint(f"{run}@7")
     (tmp_path / "weights.npz").write_bytes(b"")
-    for spec in ("weights.npz", "nowhere"):
-        with pytest.raises(UsageError, match="is no run directory"):
+    for spec, message in (("weights.npz", "no intact .npz file"), ("nowhere", "no such file or folder")):
+        with pytest.raises(UsageError, match=message):
             vit_jax.Predictor.from_checkpoint(tmp_path / spec)
 
 

@@ -66,7 +66,7 @@ def resolve(config: ConfigDict, facts: DataFacts, inferred: dict[str, Any]) -> N
     for name, value in config.model.items():
         if value is None and hasattr(model, name):
             config.model[name] = _plain(getattr(model, name))
-    config.num_classes = facts.num_classes
+    config.model.image_size, config.num_classes = tuple(model.image_size), facts.num_classes
 
 
 def given_fields(config: ConfigDict) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from vit_jax.models.stack import unstack_layers
 from vit_jax.models.variants import model_family
 
 LAYOUT = "run"
+# What a run directory has beside config.json, and a folder of Hugging Face hasn't.
+_MARKS = ("run.json", "checkpoints", "best")
 
 
 def is_run(spec: str) -> bool:
     """Whether `spec` is a run directory, with or without @STEP."""
     folder = Path(spec if Path(spec).is_dir() else spec.rpartition("@")[0] or spec)
-    return (folder / "config.json").is_file() and any(
-        (folder / name).is_dir() for name in ("checkpoints", "best")
-    )
+    return (folder / "config.json").is_file() and any((folder / name).exists() for name in _MARKS)
 
 
 def open_run(spec: str) -> tuple[Reader, int | None]:

@@ -179,7 +179,7 @@ def test_a_model_that_learned_nothing_but_nan_gives_null(run, photos, called, mo
         (["{photo}", "--preprocess=decode|resize(16)"], "the model takes [8, 8, 3]"),
         (["{photo}", "--subtree=ema"], "has no 'ema'"),
         (["{photo}", "--output=/nowhere/out.json"], "can't write /nowhere/out.json: No such file or directory"),
-        (["{photo}", "--checkpoint={photo}"], "is no run directory"),
+        (["{photo}", "--checkpoint={photo}"], "no intact .npz file"),
     ],
 )  # fmt: skip
 def test_refused_with_one_line(run, photos, called, tmp_path, words, message):
