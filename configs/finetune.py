@@ -12,6 +12,8 @@ SGD with momentum 0.9, cosine schedule, batch 512, no weight decay, global-norm 
     recipe   paper (default) | augreg ("How to train your ViT", arXiv 2106.10270: 500 or 2500 steps for the small
              sets, momentum in bfloat16)
     train    full (default) | probe (the head alone, the encoder frozen)
+    norm     half (default): pixels to -1..1, as Google's weights want | imagenet: by ImageNet's mean and standard
+             deviation, as DINOv2 and DeiT want
 
 `--sweep` runs the paper's grid of learning rates (Table 4; AugReg: also of steps) on the dev split that it
 names, takes the best, trains on the whole training set and reports on test. Without it the rate is the one that
@@ -59,20 +61,27 @@ TASKS = {
 # A folder's images are in order of class: a slice of train would be a few classes, so its dev split is its own.
 _OWN_DATA = Task("train", "test", "train", "val", 500, 100, _SMALL)
 
+_NORMS = {"half": "value_range(-1, 1)", "imagenet": "normalize()"}
 _DEFAULTS = {
     "model": "B/16", "init": "B_16.npz", "dataset": "cifar10", "size": "384", "recipe": "paper", "train": "full",
+    "norm": "half",
 }  # fmt: skip
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """arg: KEY=VALUE,... as above."""
     values = parse_argument(arg, _DEFAULTS, positional="model")
-    for key, known in (("recipe", ("paper", "augreg")), ("train", ("full", "probe"))):
+    for key, known in (
+        ("recipe", ("paper", "augreg")),
+        ("train", ("full", "probe")),
+        ("norm", tuple(_NORMS)),
+    ):
         if values[key] not in known:
             raise ValueError(f"{key} is {values[key]!r}, not one of {', '.join(known)}")
     if not values["size"].isdecimal():
         raise ValueError(f"size is {values['size']!r}, not a number of pixels")
     size, augreg = int(values["size"]), values["recipe"] == "augreg"
+    norm = _NORMS[values["norm"]]
     known = values["dataset"] in TASKS
     task = TASKS[values["dataset"]] if known else _OWN_DATA
     source = f"tfds:{values['dataset']}" if known else values["dataset"]
@@ -89,8 +98,8 @@ def get_config(arg: str = "") -> ConfigDict:
 
     config.data.train = f"{source}@{task.train}"
     config.data.test = f"{source}@{task.test}"
-    config.data.preprocess_train = f"decode|inception_crop({size})|flip_lr|value_range(-1, 1)"
-    config.data.preprocess_eval = f"decode|resize({size})|value_range(-1, 1)"
+    config.data.preprocess_train = f"decode|inception_crop({size})|flip_lr|{norm}"
+    config.data.preprocess_eval = f"decode|resize({size})|{norm}"
 
     config.optim.name = "sgd"
     config.optim.lr = 0.01 if values["dataset"] != "imagenet2012" else 0.03

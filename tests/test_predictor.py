@@ -254,12 +254,13 @@ def test_a_mesh_that_does_not_fit_here_is_replaced(tmp_path, digits):
     assert predictor(list(digits[0][:3])).shape == (3, 10)
 
 
-def test_the_image_size_comes_from_the_preprocessing_if_the_parameters_do_not_tell(tmp_path, digits):
+def test_a_run_knows_the_size_of_its_images_though_neither_parameters_nor_preprocessing_tell(
+    tmp_path, digits
+):
     saved_run.save(tmp_path, model__posemb="sincos2d")
-    with pytest.raises(UsageError, match=r"size of the images .* can't be told.*--preprocess"):
-        vit_jax.Predictor.from_checkpoint(tmp_path)
-    predictor = vit_jax.Predictor.from_checkpoint(tmp_path, preprocess=RESIZE)
-    assert predictor(list(digits[0][:3])).shape == (3, 10)
+    assert vit_jax.Predictor.from_checkpoint(tmp_path)(list(digits[0][:3])).shape == (3, 10)
+    with pytest.raises(UsageError, match=r"gives images \[16, 16, 3\], the model takes \[8, 8, 3\]"):
+        vit_jax.Predictor.from_checkpoint(tmp_path, preprocess="decode|resize(16)|value_range(-1, 1)")
 
 
 def test_a_run_without_its_classes_is_refused(run, tmp_path):

@@ -3,6 +3,7 @@
 import logging
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax import model_config, pretrained, runs
@@ -41,12 +42,27 @@ def initial_state(
         return job.create_state(), 0
     if weights is None:
         weights = read_init(job.config)
+    _warn_of_other_normalization(job, weights)
     adapted = adapt(weights, job.model, posemb_resize=job.config.init_posemb_resize or None)
     params = place(adapted, job.abstract_state.params)  # may refuse: before any compile
     _log.info("parameters from %s (%s)", weights.origin, weights.layout)
     state = job.create_state()
     ema = jax.jit(start_average, out_shardings=job.state_shardings.ema)(params) if state.ema else ()
     return state.replace(params=params, ema=ema), 0
+
+
+def _warn_of_other_normalization(job: Job, weights: Weights) -> None:
+    """Weights that see images in another range than they were made for work, but worse, and nothing else tells."""
+    wanted, given = (weights.mean, weights.std), (job.facts.mean, job.facts.std)
+    if not all(np.allclose(a, b, atol=0.5) for a, b in zip(wanted, given, strict=True)):
+        _log.warning(
+            "%s wants images normalised by mean %s and std %s (of 0..255), data.preprocess_* do it by %s and %s",
+            weights.origin, *map(_rounded, wanted + given),
+        )  # fmt: skip
+
+
+def _rounded(numbers: tuple[float, ...]) -> str:
+    return "(" + ", ".join(f"{number:.4g}" for number in numbers) + ")"
 
 
 def read_init(config: ConfigDict) -> Weights:

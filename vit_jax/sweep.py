@@ -14,7 +14,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from vit_jax import cli, distributed
-from vit_jax.config import DURATION_UNITS
+from vit_jax import config as config_lib
 from vit_jax.data.dataset import full_spec
 from vit_jax.errors import UsageError
 from vit_jax.loop import Outcome
@@ -101,10 +101,10 @@ def grid(config: ConfigDict) -> list[Trial]:
 
 def chosen(config: ConfigDict, trial: Trial) -> ConfigDict:
     """The config of the final run: all of data.train, with the rate and length of the trial."""
-    final = config.copy_and_resolve_references()
+    final = config_lib.from_dict(config_lib.to_dict(config))
     final.optim.lr = trial.lr
     if trial.steps is not None:
-        for unit in DURATION_UNITS:
+        for unit in config_lib.DURATION_UNITS:
             final[f"total_{unit}"] = None
         final.total_steps = trial.steps
     return final

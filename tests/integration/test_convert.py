@@ -1,0 +1,126 @@
+"""A run's weights in every format, by the command, and back."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import vit_jax
+from tests import saved_run
+from tests.golden_layouts import load_npz
+from vit_jax import cli, convert, export
+from vit_jax.paths import named_leaves
+
+FORMATS = ("npz", "big_vision", "timm", "hf", "onnx", "stablehlo")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of digits with random parameters; its images are 8x8 pixels and normalised to -1..1."""
+    folder = tmp_path_factory.mktemp("run")
+    saved_run.save(folder)
+    return folder
+
+
+@pytest.fixture
+def called(capfd):
+    """Calls the command in this process: (exit code, stdout, stderr)."""
+
+    def call(*argv):
+        with pytest.raises(SystemExit) as end:
+            cli.run(convert.main, [str(a) for a in argv])
+        out, err = capfd.readouterr()
+        return end.value.code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_run_in_every_format_gives_its_logits(run, called, tmp_path, to):
+    made = tmp_path / ("out" + {"npz": ".npz", "big_vision": ".npz", "onnx": ".onnx"}.get(to, ""))
+    code, out, err = called(run, made, f"--to={to}")
+    assert code == 0, err
+    assert out.startswith(f"wrote {made} ({to}): 0.02 M parameters; logits equal those of {run} to ")
+    model, params = vit_jax.load(run)
+    images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype(np.float32)
+    ours = np.asarray(jax.jit(model.apply)({"params": params}, images)[0])
+    if to == "onnx":
+        theirs = export.read_back_logits_onnx(made, images)
+    elif to == "stablehlo":
+        theirs = export.load_stablehlo(made)(images)
+    else:
+        again, read = vit_jax.load(made)
+        assert {k: v.tobytes() for k, v in named_leaves(read).items()} == {
+            k: v.tobytes() for k, v in named_leaves(params).items()
+        }
+        theirs = jax.jit(again.apply)({"params": read}, images)[0]
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+def test_class_names_and_normalisation_travel_where_they_can(run, called, tmp_path):
+    assert called(run, tmp_path / "hf", "--to=hf")[0] == 0
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["id2label"]["3"] == "3" and config["hidden_act"] == "gelu_pytorch_tanh"
+    processor = json.loads((tmp_path / "hf" / "preprocessor_config.json").read_text())
+    assert processor["image_mean"] == [0.5] * 3 and processor["size"] == {"height": 8, "width": 8}
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"zahl {i}" for i in range(10)) + "\n")
+    assert called(run, tmp_path / "timm", "--to=timm", f"--classes={names}")[0] == 0
+    config = json.loads((tmp_path / "timm" / "config.json").read_text())
+    assert config["pretrained_cfg"]["label_names"][3] == "zahl 3"
+    err = called(run, tmp_path / "x.npz", "--to=npz", f"--classes={names}")[2]
+    assert "npz files hold no class names" in err
+
+
+def test_foreign_weights_to_another_format_with_other_head_and_size(golden, called, tmp_path):
+    code, out, err = called(
+        golden / "timm/token.safetensors", tmp_path / "out.onnx", "--to=onnx", "--field=num_heads=3",
+        "--image-size=48x32", "--num-classes=3",
+    )  # fmt: skip
+    assert code == 0, err
+    assert export.read_back_logits_onnx(
+        tmp_path / "out.onnx", np.zeros((2, 48, 32, 3), np.float32)
+    ).shape == (2, 3)
+    assert (
+        "resized from 4x4 to 6x4 (bicubic_antialias)" in err and "replaced by zeros" in err and "0 abs" in out
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["{run}", "{tmp}/x", "--to=tmim"], "unknown format --to=tmim (did you mean 'timm'?"),
+        (["{run}", "{tmp}/there", "--to=hf"], "there exists already"),
+        (["{run}", "{tmp}/no/where.npz", "--to=npz"], "no folder"),
+        (["{tmp}/nothing.npz", "{tmp}/x.npz", "--to=npz"], "no such file or folder"),
+        (["{run}", "{tmp}/x.npz", "--to=npz", "--subtree=ema"], "has no 'ema'"),
+        (["{golden}/timm/token.safetensors", "{tmp}/x.npz", "--to=npz", "--field=num_heads=3"], "gelu='erf'"),
+        (["{golden}/vt/gap.npz", "{tmp}/x", "--to=hf"], "no pooling 'gap'"),
+        (["{run}", "{tmp}/x", "--to=hf", "--image-size=8x"], "--image-size=8x"),
+        (["{run}", "{tmp}/x", "--to=hf", "--field=gelu"], "--field=NAME=VALUE"),
+    ],
+)  # fmt: skip
+def test_refused_in_one_line_with_nothing_left(run, golden, called, tmp_path, argv, message):
+    (tmp_path / "there").mkdir()
+    code, out, err = called(*(a.format(run=run, tmp=tmp_path, golden=golden) for a in argv))
+    last = err.splitlines()[-1]
+    assert (code, out) == (2, "") and last.startswith("error: ") and message in last
+    assert [p.name for p in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_result_that_differs_is_not_left_behind(run, called, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        export, "read_back_logits_onnx", lambda path, images: np.ones((len(images), 10), np.float32)
+    )
+    code, _, err = called(run, tmp_path / "x.onnx", "--to=onnx")
+    assert code == 1 and "nothing was written" in err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwrite_replaces_only_when_asked(run, called, tmp_path):
+    target = tmp_path / "x.npz"
+    target.write_text("old")
+    assert called(run, target, "--to=npz")[0] == 2 and target.read_text() == "old"
+    assert called(run, target, "--to=npz", "--overwrite")[0] == 0
+    assert "cls" in load_npz(target) and [p.name for p in tmp_path.iterdir()] == ["x.npz"]
