@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.collectives import own_lines
 from vit_jax.checkpoint import Reader
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +53,7 @@ distributed.shutdown()
 
 
 def _run(folder: Path, what: str) -> list[tuple[str, str]]:
-    """What the two processes wrote to stdout (without Gloo's own lines) and stderr."""
+    """What the two processes wrote to stdout (its own lines) and stderr."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -76,7 +77,7 @@ def _run(folder: Path, what: str) -> list[tuple[str, str]]:
     ]
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    lines = [[line for line in out.splitlines() if not line.startswith("[Gloo]")] for out, _ in outputs]
+    lines = [own_lines(out) for out, _ in outputs]
     return [("\n".join(out), err) for out, (_, err) in zip(lines, outputs, strict=True)]
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.collectives import own_lines
 from tests.integration.command import (
     assert_same_state,
     begun_steps,
@@ -44,18 +45,13 @@ def _agree(left, right, steps):
                 assert left[step][key] == pytest.approx(right[step][key], rel=1e-5), (step, key)
 
 
-def _lines(done):
-    """Stdout without what the collectives' library writes there, now and then several lines in one."""
-    return [line for line in done.out.splitlines() if "[Gloo]" not in line and "peer ranks" not in line]
-
-
 def test_two_processes_compute_what_one_does(command, finished, tmp_path):
     alone = finished("four_devices", SHARDED, devices=4)
     processes = _start_two(command, tmp_path / "run", SHARDED)
     main, other = [finish(process) for process in processes]
     assert (main.code, other.code) == (0, 0), main.err + other.err
-    assert _lines(main)[-1].startswith("done step=30 eval/test/accuracy=")
-    assert _lines(other) == []
+    assert own_lines(main.out)[-1].startswith("done step=30 eval/test/accuracy=")
+    assert own_lines(other.out) == []
     run = tmp_path / "run"
     assert saved_steps(run) == [10, 20, 30]
     assert example_ids(run) == example_ids(alone)
@@ -76,7 +72,7 @@ def test_sigterm_to_one_stops_both_and_one_process_goes_on(command, finished, tm
     assert [d.code for d in done] == [42, 42], done
     assert time.monotonic() - sent < 15
     stopped_at = saved_steps(run)[-1]
-    assert _lines(done[0]) == [f"preempted step={stopped_at}: saved; the same command continues"]
+    assert own_lines(done[0].out) == [f"preempted step={stopped_at}: saved; the same command continues"]
 
     before = state(run)
     again = command.run(run, LONG, devices=4)

@@ -4,11 +4,12 @@ import json
 import shutil
 import signal
 
+import pytest
+
 from tests.integration.command import finish, metrics, state, wait_for
 
 GRID = {
     "sweep.lr": "(0.0001,0.05)",
-    "sweep.steps": "(10,20)",
     "sweep.train": "train[:98%]",
     "sweep.dev": "train[98%:]",
     "optim.name": "sgd",
@@ -25,7 +26,7 @@ def test_the_best_of_the_grid_trains_on_everything(command, tmp_path):
     assert done.code == 0, done.err
     record = json.loads((run / "sweep.json").read_text())
     accuracies = record["eval/val/accuracy"]
-    assert sorted(accuracies) == sorted(NAMES)
+    assert sorted(accuracies) == ["lr=0.0001", "lr=0.05"]
     for name, accuracy in accuracies.items():
         config = json.loads((run / "sweep" / name / "config.json").read_text())
         assert (config["data"]["train"], config["data"]["val"], config["data"]["test"]) == (
@@ -37,21 +38,25 @@ def test_the_best_of_the_grid_trains_on_everything(command, tmp_path):
     assert accuracies[record["best"]] == max(accuracies.values())
 
     final = json.loads((run / "config.json").read_text())
-    assert f"lr={final['optim']['lr']:g},steps={final['total_steps']}" == record["best"]
+    assert f"lr={final['optim']['lr']:g}" == record["best"]
     assert final["data"]["train"] == "digits@train" and final["data"]["val"] == ""
     lines = done.out.splitlines()
     assert f"sweep {record['best']} eval/val/accuracy={max(accuracies.values()):.6g}  <- best" in lines
     assert lines[-1].startswith(f"done step={final['total_steps']} eval/test/accuracy=")
 
-    # Stopped in its third trial, the same command goes on there and ends with the same parameters.
-    again = tmp_path / "again"
-    process = command.start(again, GRID, flags=("--sweep",))
+
+@pytest.mark.slow
+def test_stopped_in_its_third_trial_it_goes_on_there_and_ends_with_the_same_parameters(command, tmp_path):
+    grid = GRID | {"sweep.steps": "(10,20)"}
+    run, again = tmp_path / "run", tmp_path / "again"
+    assert command.run(run, grid, flags=("--sweep",)).code == 0
+    process = command.start(again, grid, flags=("--sweep",))
     wait_for((again / "sweep" / NAMES[2] / "config.json").exists, process, "the third trial")
     process.send_signal(signal.SIGTERM)
     assert finish(process).code == 42
     assert len(json.loads((again / "sweep.json").read_text())["eval/val/accuracy"]) == 2
     shutil.rmtree(again / "sweep" / NAMES[0])  # known already: not run again
-    done = command.run(again, GRID, flags=("--sweep",))
+    done = command.run(again, grid, flags=("--sweep",))
     assert done.code == 0, done.err
     assert not (again / "sweep" / NAMES[0]).exists()
     left, right = state(run), state(again)
