@@ -1,5 +1,6 @@
 """The Predictor: evaluation's logits to the bit, whatever the batch; odd images; what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import vit_jax
 from tests import saved_run
 from tests.data import odd_files
+from tests.golden_layouts import load_npz
 from vit_jax import losses, step
 from vit_jax.data.decode import decode_image
 from vit_jax.errors import UsageError
@@ -268,3 +270,39 @@ def test_a_run_without_its_classes_is_refused(run, tmp_path):
     (tmp_path / "copy" / "classes.txt").unlink()
     with pytest.raises(UsageError, match=r"classes\.txt does not exist"):
         vit_jax.Predictor.from_checkpoint(tmp_path / "copy")
+
+
+def test_weights_without_a_run_predict_what_their_program_does(golden, tmp_path):
+    """Normalisation, GELU, epsilon and pooling are the layout's or its config's; images are squashed."""
+    for path, io in (("vt/pretrained_21cls.npz", "vt/pretrained_21cls.io.npz"), ("hf/vit", "hf/vit/io.npz")):
+        reference = load_npz(golden / io)
+        predictor = vit_jax.Predictor.from_checkpoint(golden / path)
+        logits = predictor.logits(list(reference["image_uint8"]))
+        np.testing.assert_allclose(logits, reference["logits"], atol=3e-5, rtol=1e-4)
+        assert predictor.classes[:3] == ("0", "1", "2") and predictor.activation == "softmax"
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"klasse {i}\n" for i in range(7)), encoding="utf-8")
+    predictor = vit_jax.Predictor.from_checkpoint(golden / "hf/vit", classes=names)
+    assert predictor.classes[6] == "klasse 6"
+    assert predictor([np.zeros((90, 50, 3), np.uint8)]).shape == (1, 7)
+
+
+def test_the_config_beside_the_weights_says_how_images_are_normalised(golden, tmp_path):
+    shutil.copytree(golden / "hf/vit", tmp_path / "hf")
+    (tmp_path / "hf").chmod(0o755)
+    scale = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(scale))
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    plain, scaled = (vit_jax.Predictor.from_checkpoint(p) for p in (golden / "hf/vit", tmp_path / "hf"))
+    model, params = vit_jax.load(golden / "hf/vit")
+    expected = (image / np.float32(255) - np.float32(scale["image_mean"])) / np.float32(scale["image_std"])
+    logits = model.apply({"params": params}, expected[None].astype(np.float32))[0][0]
+    np.testing.assert_allclose(scaled.logits([image])[0], logits, atol=1e-5)
+    assert np.abs(plain.logits([image])[0] - logits).max() > 1e-2
+
+
+def test_weights_without_a_head_are_refused(golden, tmp_path):
+    arrays = {k: v for k, v in load_npz(golden / "vt/token.npz").items() if not k.startswith("head/")}
+    np.savez(tmp_path / "features.npz", **arrays)
+    with pytest.raises(UsageError, match=r"features.npz has no classes"):
+        vit_jax.Predictor.from_checkpoint(tmp_path / "features.npz")
