@@ -1,5 +1,6 @@
 """Starting from published weights: the logits of the first step, and the rule of the first updates."""
 
+import dataclasses
 import json
 import logging
 
@@ -12,10 +13,11 @@ import pytest
 from tests.golden_layouts import load_npz, model_input
 from tests.tiny_job import tiny_config
 from vit_jax import job as job_lib
-from vit_jax import model_config, start
+from vit_jax import model_config, pretrained, start
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
+from vit_jax.formats.adapt import adapt
 
 FACTS = DataFacts(64, 5, (32, 32, 3), (), (127.5,) * 3, (127.5,) * 3)
 LR = 0.05
@@ -125,3 +127,21 @@ def test_the_reference_config_of_the_case(golden):
     """What this file relies on: the source has a hidden layer, the fine-tuned model none."""
     config = json.loads(str(load_npz(golden / "vt/ft_drop_hidden.io.npz")["config"]))
     assert config["source"] == "pretrained_21cls.npz" and config["representation_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "kept"),
+    [
+        (None, "abcdefg", True),
+        ("abcdefg", "abcdefg", True),
+        ("abcdefg", "abcdefx", False),
+        ("abcdefg", None, True),
+    ],
+)
+def test_a_head_for_other_classes_is_replaced_though_they_are_as_many(golden, caplog, theirs, ours, kept):
+    weights = pretrained.read(golden / "vt/token.npz")
+    weights = dataclasses.replace(weights, classes=theirs and tuple(theirs))
+    with caplog.at_level(logging.INFO, "vit_jax"):
+        params = adapt(weights, weights.model(), classes=ours and tuple(ours))
+    assert np.any(params["head"]["kernel"]) == kept
+    assert ("kept" if kept else "'g' there and 'x' here") in caplog.text

@@ -1,6 +1,7 @@
 """Where a run starts: its own workdir, else `resume`, else `init`, else scratch."""
 
 import logging
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -17,12 +18,16 @@ _log = logging.getLogger(__name__)
 
 
 def initial_state(
-    job: Job, checkpoints: Checkpoints, weights: Weights | None = None
+    job: Job,
+    checkpoints: Checkpoints,
+    weights: Weights | None = None,
+    classes: Sequence[str] | None = None,
 ) -> tuple[TrainState, int]:
     """The state to start from, sharded as the job says, and the batches that it has seen.
 
     Args:
       weights: of `config.init`, if they are read already.
+      classes: names of the data's classes: a head for others is replaced.
 
     Raises:
       UsageError: nothing intact where something was asked for, or arrays of another model.
@@ -43,7 +48,7 @@ def initial_state(
     if weights is None:
         weights = read_init(job.config)
     _warn_of_other_normalization(job, weights)
-    adapted = adapt(weights, job.model, posemb_resize=job.config.init_posemb_resize or None)
+    adapted = adapt(weights, job.model, posemb_resize=job.config.init_posemb_resize or None, classes=classes)
     params = place(adapted, job.abstract_state.params)  # may refuse: before any compile
     _log.info("parameters from %s (%s)", weights.origin, weights.layout)
     state = job.create_state()

@@ -115,7 +115,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     best = (
         Checkpoints(path / "best", keep=1, keep_every_steps=None) if config.checkpoint.best_metric else None
     )
-    state, step = start.initial_state(job, checkpoints, weights)
+    state, step = start.initial_state(job, checkpoints, weights, dataset.classes)
 
     dataset.check_memory(config.global_batch)
     with cli.work():

@@ -44,7 +44,10 @@ def test_the_hub(hub):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("hf://owner/other", r"can't fetch hf://owner/other: 401: no repository owner/other \(check the name"),
+        (
+            "hf://owner/other",
+            r"can't fetch hf://owner/other: 401: no repository owner/other \(check the name",
+        ),
         ("hf://owner", r"'hf://owner' is no address"),
         ("hf://owner/vit/none.npz", r"owner/vit has no file 'none.npz'"),
     ],

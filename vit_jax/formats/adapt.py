@@ -3,7 +3,9 @@
 Three things may differ, and each is said: the head, the representation layer before it, and the position table.
 """
 
+import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,11 +24,18 @@ from vit_jax.paths import named_leaves, nested
 _log = logging.getLogger(__name__)
 
 
-def adapt(weights: Weights, model: nn.Module, *, posemb_resize: str | None = None) -> dict:
+def adapt(
+    weights: Weights,
+    model: nn.Module,
+    *,
+    posemb_resize: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> dict:
     """The parameters of `model`, nested and stacked as it is, from weights of the same encoder.
 
     Args:
       posemb_resize: how to resize the position table; None: as the weights' source does.
+      classes: names of the model's classes; a head for others, be they as many, is replaced too. None: not known.
 
     Raises:
       UsageError: anything else that differs, shown as a short table.
@@ -35,7 +44,7 @@ def adapt(weights: Weights, model: nn.Module, *, posemb_resize: str | None = Non
     wanted = shapes_of(model.clone(scan=False) if hasattr(model, "scan") else model)
     if weights.family == "vit":
         params = _positions(params, weights, model, posemb_resize or weights.resize)
-    params = _head(params, weights, model, wanted)
+    params = _head(params, weights, model, wanted, classes)
     _compare(params, wanted, weights.origin)
     tree = nested(params)
     return stack_layers(tree) if getattr(model, "scan", False) else tree
@@ -61,27 +70,42 @@ def _cast(params: Arrays) -> Arrays:
     return {name: np.asarray(array, np.float32) for name, array in params.items()}
 
 
-def _head(params: Arrays, weights: Weights, model: nn.Module, wanted: dict[str, tuple[int, ...]]) -> Arrays:
+def _head(
+    params: Arrays,
+    weights: Weights,
+    model: nn.Module,
+    wanted: dict[str, tuple[int, ...]],
+    classes: Sequence[str] | None,
+) -> Arrays:
     params = dict(params)
     dropped = [name for name in params if name.startswith("pre_logits/") and name not in wanted]
     for name in dropped:
         del params[name]
     if dropped:
         _log.info("representation layer of %s dropped", weights.origin)
-    have, want = weights.fields["num_classes"], model.num_classes
-    if not want:
-        for name in [name for name in params if name.startswith("head/")]:
-            del params[name]
+    if not model.num_classes:
+        return {name: array for name, array in params.items() if not name.startswith("head/")}
+    reason = _why_another_head(weights, model, classes)
+    if dropped and reason is None:
+        reason = "it was made for the layer that is dropped"
+    if reason is None:
+        _log.info("head of %s kept: it is for as many classes (%d)", weights.origin, model.num_classes)
         return params
-    same = "head/kernel" in params and params["head/kernel"].shape == wanted["head/kernel"]
-    if have != want or dropped or not have:
-        reason = f"{have} classes there, {want} here" if have != want else "it was made for what is dropped"
-        _log.info("head of %s replaced by zeros: %s", weights.origin, reason)
-        bias = np.full(wanted["head/bias"], model.head_bias_init, np.float32)
-        return {**params, "head/kernel": np.zeros(wanted["head/kernel"], np.float32), "head/bias": bias}
-    if not same:  # the same classes on other features: said by the comparison
-        _log.debug("head of another width")
-    return params
+    _log.info("head of %s replaced by zeros: %s", weights.origin, reason)
+    bias = np.full(wanted["head/bias"], model.head_bias_init, np.float32)
+    return {**params, "head/kernel": np.zeros(wanted["head/kernel"], np.float32), "head/bias": bias}
+
+
+def _why_another_head(weights: Weights, model: nn.Module, classes: Sequence[str] | None) -> str | None:
+    have, want = weights.fields["num_classes"], model.num_classes
+    if not have:
+        return "there is none"
+    if have != want:
+        return f"{have} classes there, {want} here"
+    if classes is not None and weights.classes is not None and tuple(classes) != weights.classes:
+        other = next((a, b) for a, b in itertools.zip_longest(weights.classes, classes) if a != b)
+        return f"other classes, such as {other[0]!r} there and {other[1]!r} here"
+    return None
 
 
 def _positions(params: Arrays, weights: Weights, model: nn.Module, mode: str) -> Arrays:
