@@ -33,7 +33,8 @@ def get_config() -> ConfigDict:
 
     # ---- model
     c.model = ConfigDict()
-    c.model.name = "S/16"  # one of vit_jax.list_models(), or another patch size or width of those
+    # One of vit_jax.list_models(), or another patch size or width of those; "": as the weights of init are.
+    c.model.name = "S/16"
     c.model.channels = placeholder(int)  # must be what data.preprocess_* gives, 3 unless it says otherwise
     c.model.image_size = placeholder(object)  # int or (height, width), must be what data.preprocess_* gives
     # What the model is made of. None: as the name says, or the init file where one is given, or else the model's

@@ -3,7 +3,7 @@
 SGD with momentum 0.9, cosine schedule, batch 512, no weight decay, global-norm clip 1, inception crop and flip,
 384 px, head and representation layer replaced by one linear layer of zeros. The argument is a list of KEY=VALUE:
 
-    model    name, as the weights say: B/16 (default), L/16, H/14, R50+B/16, ...
+    model    B/16, L/16, H/14, R50+B/16, ...: checked against the weights; left out, it is what they are
     init     the weights: a file of any supported layout, a folder, hf://owner/repo, gs://..., or a run directory
     dataset  cifar10 | cifar100 | imagenet2012 | oxford_iiit_pet | oxford_flowers102 (prepared by TFDS as
              ArrayRecord), or folder:PATH with train, test and (for --sweep) val subfolders, or any other source
@@ -63,7 +63,7 @@ _OWN_DATA = Task("train", "test", "train", "val", 500, 100, _SMALL)
 
 _NORMS = {"half": "value_range(-1, 1)", "imagenet": "normalize()"}
 _DEFAULTS = {
-    "model": "B/16", "init": "B_16.npz", "dataset": "cifar10", "size": "384", "recipe": "paper", "train": "full",
+    "model": "", "init": "B_16.npz", "dataset": "cifar10", "size": "384", "recipe": "paper", "train": "full",
     "norm": "half",
 }  # fmt: skip
 

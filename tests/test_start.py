@@ -18,6 +18,7 @@ from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
 from vit_jax.formats.adapt import adapt
+from vit_jax.models.variants import model_family, name_of, variant_fields
 
 FACTS = DataFacts(64, 5, (32, 32, 3), (), (127.5,) * 3, (127.5,) * 3)
 LR = 0.05
@@ -34,7 +35,7 @@ def fine_tuning(golden, facts=FACTS, **overrides):
     }  # fmt: skip
     config = tiny_config(**(options | overrides))
     weights = start.read_init(config)
-    model_config.resolve(config, facts, weights.fields)
+    model_config.resolve(config, facts, {**weights.fields, "name": name_of(weights.family, weights.fields)})
     return job_lib.build(config, facts, jax.devices()[:1]), weights
 
 
@@ -145,3 +146,19 @@ def test_a_head_for_other_classes_is_replaced_though_they_are_as_many(golden, ca
         params = adapt(weights, weights.model(), classes=ours and tuple(ours))
     assert np.any(params["head"]["kernel"]) == kept
     assert ("kept" if kept else "'g' there and 'x' here") in caplog.text
+
+
+def test_a_model_without_a_name_is_what_its_weights_are(golden):
+    shape = dict.fromkeys(("width", "depth", "mlp_dim", "num_heads"))
+    overrides = {f"model__{name}": None for name in shape}
+    job, _ = fine_tuning(golden, model__name="", **overrides)
+    assert (job.model.width, job.model.depth, job.model.num_heads, job.model.patch_size) == (24, 2, 3, 8)
+    config = tiny_config(model__name="")
+    with pytest.raises(UsageError, match=r"model.name is empty .*init"):
+        model_config.resolve(config, FACTS, {})
+
+
+@pytest.mark.parametrize("name", ["Ti/16", "S/14", "B/7", "R50+B/16", "R+Ti/16", "R152x2", "Mixer-L/16"])
+def test_names_from_shapes(name):
+    assert name_of(model_family(name), variant_fields(name)) == name
+    assert name_of("vit", {"patch_size": 8, "depth": 2, "width": 24, "mlp_dim": 48, "num_heads": 3}) == "B/16"

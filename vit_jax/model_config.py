@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
-from vit_jax.formats.weights import ANY_NAME, Weights
+from vit_jax.formats.weights import Weights
 from vit_jax.models import create_model, model_fields
-from vit_jax.models.variants import variant_fields
+from vit_jax.models.variants import name_of, variant_fields
 
 # Keys of the group that are told by other parts of the config.
 _BY_DATA = ("name", "image_size", "channels")
@@ -54,7 +54,7 @@ def resolve(config: ConfigDict, facts: DataFacts, inferred: dict[str, Any]) -> N
     """Fills every key of the model group, and num_classes, that isn't set: what a run stores leaves nothing open.
 
     Args:
-      inferred: fields of the weights that the run starts from, or of the run that it continues.
+      inferred: fields of the weights that the run starts from, or of the run that it continues, and `name`.
 
     Raises:
       UsageError: see build_model.
@@ -62,6 +62,10 @@ def resolve(config: ConfigDict, facts: DataFacts, inferred: dict[str, Any]) -> N
     for name, default in config_lib.base_config().model.items():
         if default is None and name not in _BY_DATA and config.model[name] is None and name in inferred:
             config.model[name] = _plain(inferred[name])
+    if not config.model.name:
+        if "name" not in inferred:
+            raise UsageError("model.name is empty", "name a model, or give init, whose weights tell it")
+        config.model.name = inferred["name"]
     model = build_model(config, facts)
     for name, value in config.model.items():
         if value is None and hasattr(model, name):
@@ -71,7 +75,8 @@ def resolve(config: ConfigDict, facts: DataFacts, inferred: dict[str, Any]) -> N
 
 def given_fields(config: ConfigDict) -> dict[str, Any]:
     """The model fields that a config settles, for readers of weights: its own keys, and what the name says."""
-    fields = {**variant_fields(config.model.name), **_structure(config)}
+    name = config.model.name
+    fields = {**(variant_fields(name) if name else {}), **_structure(config)}
     if config.model.image_size is not None:
         fields["image_size"] = config.model.image_size
     return fields
@@ -83,7 +88,7 @@ def config_of(weights: Weights) -> ConfigDict:
     The normalisation is that of the layout, or what its config files say.
     """
     config = config_lib.base_config()
-    config.model.name = ANY_NAME[weights.family]
+    config.model.name = name_of(weights.family, weights.fields)
     model = weights.model()
     for name in config.model:
         if name != "name" and hasattr(model, name) and config_lib.base_config().model[name] is None:
@@ -115,8 +120,8 @@ def _structure(config: ConfigDict) -> dict[str, Any]:
 
 def _fields(config: ConfigDict) -> dict[str, Any]:
     """The fields that the config sets. What isn't set (None) is as the model's name says, or its own default."""
-    known = model_fields(config.model.name)
     defaults = config_lib.base_config().model
+    known = model_fields(config.model.name) if config.model.name else frozenset(defaults)
     fields = {}
     for field, value in config.model.items():
         if value is None or field in _BY_DATA:

@@ -36,6 +36,7 @@ from vit_jax.checkpoint import Checkpoints, free_disk_warning
 from vit_jax.data.dataset import Dataset, open_dataset
 from vit_jax.errors import UsageError
 from vit_jax.formats.weights import Weights
+from vit_jax.models.variants import name_of
 from vit_jax.timing import Buckets
 
 _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
@@ -141,7 +142,7 @@ def _resolve_model(config: ConfigDict, dataset: Dataset, path: epath.Path) -> We
         inferred = workdir.read_config(path)["model"]
     elif config.init:
         weights = start.read_init(config)
-        inferred = weights.fields
+        inferred = {**weights.fields, "name": name_of(weights.family, weights.fields)}
     model_config.resolve(config, dataset.facts(), inferred)
     return weights
 

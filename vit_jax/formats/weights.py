@@ -11,13 +11,10 @@ from flax import linen as nn
 from vit_jax.errors import UsageError
 from vit_jax.models import create_model
 from vit_jax.models.check import size_of
-from vit_jax.models.variants import VARIANTS
+from vit_jax.models.variants import ANY_NAME, VARIANTS
 from vit_jax.paths import named_leaves
 
 Arrays = dict[str, np.ndarray]
-
-# Any name of the family will do where every field of its shape is given.
-ANY_NAME = {"vit": "B/16", "resnet": "R50x1", "mixer": "Mixer-B/16"}
 
 # Fields that loading may change, see formats/adapt.py; all others must agree with what a file shows.
 REPLACEABLE = ("num_classes", "image_size", "rep_size", "posemb_cls")
@@ -78,7 +75,7 @@ def complete(hints: dict[str, Any], found: dict[str, Any], origin: str) -> dict[
         if name in found and found[name] != value and name not in REPLACEABLE:
             raise UsageError(
                 f"{name} is {value!r}, but {origin} has {found[name]!r}",
-                f"leave {name} out to take the file's, or give other weights",
+                f"leave {name} and the model's name out to take the file's, or give other weights",
             )
     return {**hints, **found}
 

@@ -5,6 +5,7 @@ Pure Python, so that names can be listed and checked without loading jax.
 
 import fnmatch
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vit_jax.errors import UsageError, known_names
@@ -100,6 +101,10 @@ _RESNET = re.compile(r"(?P<resnet>R[0-9]+)x(?P<factor>[0-9]+(\.[0-9]+)?)")
 _MIXER = re.compile(r"Mixer-(?P<variant>[A-Z])/(?P<patch>[1-9][0-9]*)")
 
 
+# A name of each family, for models that no name describes.
+ANY_NAME = {"vit": "B/16", "resnet": "R50x1", "mixer": "Mixer-B/16"}
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """Model names that match a shell-style pattern such as `"B/*"` or `"R50*"`; case matters.
 
@@ -131,6 +136,19 @@ def variant_fields(name: str) -> dict[str, Any]:
         UsageError: no such model; the remedy names the nearest and what a name is made of.
     """
     return _parse(name)[1]
+
+
+def name_of(family: str, fields: Mapping[str, Any]) -> str:
+    """The name of a model of that shape; else any name of its family, whose shape the fields then override."""
+    names = [name for name in list_models() if model_family(name) == family]
+    if family == "vit" and not fields.get("backbone"):
+        names += [f"{name}/{fields['patch_size']}" for name in VARIANTS]
+    for name in names:
+        shape = {"backbone": None, **variant_fields(name)} if family == "vit" else variant_fields(name)
+        shape.pop("posemb_cls", None)  # a matter of the weights' layout
+        if all(fields.get(key) == value for key, value in shape.items()):
+            return name
+    return ANY_NAME[family]
 
 
 def _parse(name: str) -> tuple[str, dict[str, Any]]:
