@@ -151,13 +151,13 @@ def get_config() -> ConfigDict:
     # ---- where to start; the run's own workdir always comes first
     c.resume = ""  # another run's directory (RUN or RUN@STEP): parameters, optimizer state and step
     # Parameters only: published weights of any supported layout (a file, a folder, hf://owner/repo, gs://...), or
-    # a run directory (RUN, RUN@STEP, RUN@best). Another number of classes gets a head of zeros, another image size
+    # a run directory (RUN, RUN@STEP, RUN@best). Other classes get a head of zeros, another image size
     # a resized position table; anything else that differs is refused.
     c.init = ""
     c.init_subtree = ""  # params | ema of a run or training state, or a prefix in a file; "": the parameters
-    c.init_posemb_resize = (
-        ""  # zoom | bicubic | bicubic_antialias | bilinear; "": as the weights' source does
-    )
+    c.init_head = "auto"  # auto: kept for the same class names alone, else zeros | keep: for as many classes
+    # zoom | bicubic | bicubic_antialias | bilinear; "": as the weights' source does.
+    c.init_posemb_resize = ""
 
     # ---- train --sweep: a run for each of these in WORKDIR/sweep, then one with the best on all of data.train
     c.sweep = ConfigDict()

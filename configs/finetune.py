@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from vit_jax.config import base_config, parse_argument
+from vit_jax.config import base_config, one_of, parse_argument
+from vit_jax.errors import UsageError
 
 
 class Task(NamedTuple):
@@ -71,15 +72,16 @@ _DEFAULTS = {
 def get_config(arg: str = "") -> ConfigDict:
     """arg: KEY=VALUE,... as above."""
     values = parse_argument(arg, _DEFAULTS, positional="model")
-    for key, known in (
+    for key, words in (
         ("recipe", ("paper", "augreg")),
         ("train", ("full", "probe")),
         ("norm", tuple(_NORMS)),
     ):
-        if values[key] not in known:
-            raise ValueError(f"{key} is {values[key]!r}, not one of {', '.join(known)}")
+        one_of(values[key], words, f"config argument {key}")
+    if not values["init"]:
+        raise UsageError("config argument init is empty", "name the weights to start from")
     if not values["size"].isdecimal():
-        raise ValueError(f"size is {values['size']!r}, not a number of pixels")
+        raise UsageError(f"config argument size is {values['size']!r}", "give a number of pixels")
     size, augreg = int(values["size"]), values["recipe"] == "augreg"
     norm = _NORMS[values["norm"]]
     known = values["dataset"] in TASKS

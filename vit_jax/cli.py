@@ -1,6 +1,7 @@
 """What all commands share: flags and config overrides, one-line errors, exit codes, and `vit-jax`."""
 
 import argparse
+import ast
 import contextlib
 import importlib
 import logging
@@ -9,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags as absl_flags
 from ml_collections import ConfigDict, config_flags
@@ -43,6 +44,32 @@ class Parser(argparse.ArgumentParser):
 
     def flag_names(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
+
+
+def add_fields(parser: Parser) -> None:
+    """The flag `--field=NAME=VALUE`, for what a file of weights can't tell of its model."""
+    parser.add_argument(
+        "--field", action="append", default=[], metavar="NAME=VALUE",
+        help="a model field that the weights can't tell, such as num_heads=12, pool=gap or posemb=sincos2d",
+    )  # fmt: skip
+
+
+def model_fields(words: Sequence[str]) -> dict[str, Any]:
+    """The values of `--field` flags: Python literals, else words as they are.
+
+    Raises:
+      UsageError: no NAME=VALUE.
+    """
+    fields: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--field={word}", "write --field=NAME=VALUE")
+        try:
+            fields[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            fields[name] = value
+    return fields
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,17 @@ def parse_argument(arg: str, defaults: Mapping[str, str], *, positional: str) ->
     return values
 
 
+def one_of(value: str, known: Iterable[str], what: str) -> str:
+    """The value of a config argument, which must be one of some words.
+
+    Raises:
+      UsageError: it isn't.
+    """
+    if value not in known:
+        raise UsageError(f"{what} is {value!r}", known_names(value, known))
+    return value
+
+
 def keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """All dotted keys of the leaves."""
     for name, value in config.items():

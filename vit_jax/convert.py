@@ -7,7 +7,6 @@
 SOURCE is a run (RUN, RUN@STEP, RUN@best), an .npz or .safetensors file, a folder, gs://… or hf://owner/repo.
 """
 
-import ast
 import dataclasses
 import logging
 import shutil
@@ -21,6 +20,8 @@ import jax
 import numpy as np
 
 from vit_jax import cli, export, pretrained, workdir
+from vit_jax.data import preprocess
+from vit_jax.data.ops import Resize
 from vit_jax.distributed import EXIT_OK
 from vit_jax.errors import UsageError, known_names
 from vit_jax.formats import writing
@@ -33,6 +34,8 @@ TARGETS = (*writing.FILES, *writing.FOLDERS, "onnx", "stablehlo")
 # numbers; other programs add up in another order.
 TOLERANCE = {"onnx": 1e-4, "stablehlo": 1e-5}
 _SAME_NUMBERS = 1e-6
+# What marks a folder as the result of a conversion; nothing else is ever replaced.
+_EXPORTS = (("config.json", "model.safetensors"), ("model.stablehlo", "metadata.json"))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,16 +77,13 @@ def _parser() -> cli.Parser:
     parser.add_argument("--num-classes", type=int, metavar="K", help="another head of zeros; 0: none")
     parser.add_argument("--posemb-resize", metavar="MODE", help="default: as the source does")
     parser.add_argument("--classes", metavar="FILE", help="class names, one a line")
-    parser.add_argument(
-        "--field", action="append", default=[], metavar="NAME=VALUE",
-        help="a model field that the source can't tell, such as num_heads=12 or pool='gap'",
-    )  # fmt: skip
+    cli.add_fields(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace what is at the destination")
     return parser
 
 
 def _source(flags: Any) -> Weights:
-    hints = dict(map(_field, flags.field))
+    hints = cli.model_fields(flags.field)
     if flags.image_size is not None:
         hints["image_size"] = _image_size(flags.image_size)
     weights = pretrained.read(flags.source, hints=hints, subtree=flags.subtree)
@@ -102,16 +102,6 @@ def _source(flags: Any) -> Weights:
     return weights
 
 
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--field={text}", "write --field=NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value  # a bare word
-
-
 def _image_size(text: str) -> tuple[int, int]:
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -122,11 +112,24 @@ def _image_size(text: str) -> tuple[int, int]:
 def _check_destination(path: Path, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists already", "choose another destination, or give --overwrite")
+    inside = {p.name for p in path.iterdir()} if path.is_dir() else set()
+    if path.is_dir() and ("run.json" in inside or not any(set(names) <= inside for names in _EXPORTS)):
+        raise UsageError(f"{path} is a folder that no conversion made", "choose another destination")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"no folder {path.absolute().parent}", "make it first")
 
 
 def _say_what_is_lost(weights: Weights, to: str) -> None:
+    """Warnings of what a user of the result must know, because it doesn't say."""
+    if weights.loss == "sigmoid_xent" and to != "hf":
+        _log.warning(
+            "%s is trained with sigmoid_xent: take a sigmoid of its logits, not a softmax", weights.origin
+        )
+    if weights.preprocess is not None and to in writing.FOLDERS and not _squashes(weights.preprocess):
+        _log.warning(
+            "%s evaluates images by %r, which %s has no place for: its config says, squash to the model's size",
+            weights.origin, weights.preprocess, to,
+        )  # fmt: skip
     if to not in writing.FILES:
         return
     if set(weights.mean) != {127.5} or set(weights.std) != {127.5}:
@@ -136,6 +139,11 @@ def _say_what_is_lost(weights: Weights, to: str) -> None:
         _log.warning(
             "%s files hold no class names; keep classes.txt, and give it to predict as --classes", to
         )
+
+
+def _squashes(text: str) -> bool:
+    """Whether a preprocessing does nothing but resize, if that."""
+    return all(isinstance(op, Resize) for op in preprocess.parse(text).ops)
 
 
 def _numbers(values: Sequence[float]) -> str:
@@ -168,18 +176,20 @@ def _parity(weights: Weights, path: Path, to: str) -> tuple[float, float]:
     model = weights.model()
     height, width = model.image_size
     images = np.random.default_rng(0).uniform(-1, 1, (2, height, width, model.channels)).astype(np.float32)
-    ours = _logits(model, weights.params, images)
+    ours, features = _outputs(model, weights.params, images)
+    if not np.isfinite(ours).all():
+        raise UsageError(
+            f"{weights.origin} gives logits that aren't finite: nothing to compare", "mend the weights"
+        )
     if to == "onnx":
         theirs = export.read_back_logits_onnx(path, images)
     elif to == "stablehlo":
         theirs = np.asarray(export.load_stablehlo(path)(images))
     else:
-        again = pretrained.read(path, hints=writing.hints_of(weights))
-        theirs = _logits(again.model(), again.params, images)
-    if ours.shape != theirs.shape or not np.isfinite(theirs).all():
-        raise UsageError(
-            f"{to} gives logits of shape {theirs.shape}, ours are {ours.shape}", "please report this"
-        )
+        again = pretrained.read(path, hints=writing.hints_of(weights, to))
+        theirs, read_back = _outputs(again.model(), again.params, images)
+        # A head of zeros would hide what comes before it.
+        ours, theirs = (np.concatenate(pair, axis=-1) for pair in ((ours, features), (theirs, read_back)))
     absolute, relative = export.parity(ours, theirs)
     allowed = TOLERANCE.get(to, _SAME_NUMBERS)
     if absolute and relative > allowed:
@@ -191,9 +201,11 @@ def _parity(weights: Weights, path: Path, to: str) -> tuple[float, float]:
     return absolute, relative
 
 
-def _logits(model: Any, params: Any, images: np.ndarray) -> np.ndarray:
+def _outputs(model: Any, params: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and what the head reads."""
     with jax.default_matmul_precision("highest"):
-        return np.asarray(jax.jit(model.apply)({"params": params}, images)[0])
+        logits, aux = jax.jit(model.apply)({"params": params}, images)
+    return np.asarray(logits), np.asarray(aux["pre_logits"])
 
 
 def _move(made: Path, destination: Path) -> None:

@@ -14,6 +14,7 @@ from vit_jax import cli, distributed, runs, workdir
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.data.dataset import open_eval_data
+from vit_jax.data.preprocess import with_range_of
 from vit_jax.errors import UsageError
 from vit_jax.evaluators.classification import Classification
 from vit_jax.formats.adapt import place
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     if flags.data is not None:
         config.data.val, config.data.test = "", flags.data
     if flags.preprocess is not None:
-        config.data.preprocess_eval = flags.preprocess
+        config.data.preprocess_eval = with_range_of(config.data.preprocess_eval, flags.preprocess)
 
     distributed.initialize(
         init_timeout_s=config.distributed.init_timeout_seconds,

@@ -128,7 +128,7 @@ def _fields(config: ConfigDict) -> dict[str, Any]:
             continue
         if field in known:
             fields[field] = value
-        elif value != defaults[field]:  # such as dropout=0.0, which a model without dropout satisfies
+        elif value and value != defaults[field]:  # rep_size=0 suits a model that has no such layer
             settable = sorted(known & set(config.model.keys()) - {"image_size"})
             raise UsageError(
                 f"model.{field} is {value!r}, but {config.model.name} has no such field",

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     paths = Predictor.expand(words)
     predictor = Predictor.from_checkpoint(
         flags.checkpoint, subtree=flags.subtree, classes=flags.classes, preprocess=flags.preprocess,
-        batch_size=flags.batch,
+        batch_size=flags.batch, **cli.model_fields(flags.field),
     )  # fmt: skip
     unusable = 0
     with _opened(flags.output) as file, cli.work():
@@ -88,6 +88,7 @@ def _parser() -> cli.Parser:
         help="images computed at once; eval: as many as the run's evaluation, for the same bits; default: 32",
     )  # fmt: skip
     parser.add_argument("--subtree", help="params | ema; default: params")
+    cli.add_fields(parser)
     parser.add_argument("--classes", metavar="FILE", help="class names, one a line; default: the run's own")
     parser.add_argument("--preprocess", metavar="STRING", help="default: the run's data.preprocess_eval")
     return parser

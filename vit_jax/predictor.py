@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,7 @@ class Predictor:
         preprocess: str | None = None,
         batch_size: int | None = 32,
         num_threads: int | None = None,
+        **fields: Any,
     ) -> "Predictor":
         """Reads a checkpoint; the model is compiled by the first prediction.
 
@@ -95,13 +96,16 @@ class Predictor:
           batch_size: images computed at once, rounded up to one per device. None: as many as the run's
             evaluation, whose logits are then met to the bit.
           num_threads: that read and decode; None: one per core.
+          **fields: of the model, where bare weights can't tell them; see `vit_jax.load`.
 
         Raises:
           UsageError: no such checkpoint, or something else that doesn't suit it.
         """
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"the batch size is {batch_size}", "give at least 1")
-        found = trained.read(os.fspath(path), subtree=subtree, preprocess=preprocess, batch_size=batch_size)
+        found = trained.read(
+            os.fspath(path), subtree=subtree, preprocess=preprocess, batch_size=batch_size, fields=fields
+        )
         return cls(found, classes=classes, num_threads=num_threads)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import operator
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ from vit_jax import formats, runs
 from vit_jax.errors import UsageError
 from vit_jax.formats import fetch
 from vit_jax.formats.adapt import adapt
+from vit_jax.formats.resize import check_mode
 from vit_jax.formats.weights import Weights
+from vit_jax.models.check import size_of
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +52,34 @@ def load(
     """
     hints = {name: value for name, value in fields.items() if value is not None}
     if image_size is not None:
-        hints["image_size"] = image_size
+        hints["image_size"] = size_of(image_size)
+    if posemb_resize is not None:
+        check_mode(posemb_resize)
+    kind = _floating(param_dtype if param_dtype is not None else dtype)
     weights = read(path, hints=hints, subtree=subtree)
     changes = dict(hints)
     if num_classes is not None:
-        changes["num_classes"] = num_classes
+        changes["num_classes"] = operator.index(num_classes)
     if dtype is not None:
-        changes["dtype"] = dtype
+        changes["dtype"] = _floating(dtype).name
     model = weights.model(**changes)
     params = adapt(weights, model, posemb_resize=posemb_resize)
-    kind = jnp.dtype(param_dtype or dtype or jnp.float32)
     return model, jax.tree.map(lambda array: jnp.asarray(array, kind), params)
+
+
+def _floating(dtype: Any) -> jnp.dtype:
+    """The type of that name; None is float32.
+
+    Raises:
+      UsageError: no floating-point type.
+    """
+    try:
+        found = jnp.dtype(jnp.float32 if dtype is None else dtype)
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        raise UsageError(f"dtype is {dtype!r}", "give a floating-point type such as 'float32' or 'bfloat16'")
+    return found
 
 
 def adapted(weights: Weights, changes: dict[str, Any], *, posemb_resize: str | None = None) -> Weights:
@@ -86,6 +106,8 @@ def read(path: str, *, hints: dict[str, Any] | None = None, subtree: str | None 
 
 
 def _read(spec: str, hints: dict[str, Any], subtree: str | None) -> Weights:
+    if subtree is not None and not isinstance(subtree, str):
+        raise UsageError(f"subtree is {subtree!r}", "give its name")
     file, colon, inside = spec.rpartition(".npz:")
     if colon:
         if subtree is not None and subtree != inside:

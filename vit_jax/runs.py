@@ -19,8 +19,17 @@ _MARKS = ("run.json", "checkpoints", "best")
 
 def is_run(spec: str) -> bool:
     """Whether `spec` is a run directory, with or without @STEP."""
-    folder = Path(spec if Path(spec).is_dir() else spec.rpartition("@")[0] or spec)
+    folder = _split(spec)[0]
     return (folder / "config.json").is_file() and any((folder / name).exists() for name in _MARKS)
+
+
+def _split(spec: str) -> tuple[Path, str]:
+    """The folder, and what follows the last @, if it isn't part of the folder's name."""
+    whole = Path(spec).expanduser()
+    if whole.is_dir() or "@" not in spec:
+        return whole, ""
+    folder, _, which = spec.rpartition("@")
+    return Path(folder).expanduser(), which
 
 
 def open_run(spec: str) -> tuple[Reader, int | None]:
@@ -32,15 +41,17 @@ def open_run(spec: str) -> tuple[Reader, int | None]:
     Raises:
       UsageError: no such run, or no such step.
     """
-    run, at, which = spec.rpartition("@") if "@" in spec else (spec, "", "")
-    if not run or not Path(run).is_dir():
-        kind = "it is a file" if Path(run).is_file() else "no such folder"
-        raise UsageError(f"{run!r} is no run directory: {kind}", "give the --workdir of a run that has saved")
-    reader = Reader(Path(run) / ("best" if which == "best" else "checkpoints"))
+    run, which = _split(spec)
+    if not run.is_dir():
+        kind = "it is a file" if run.is_file() else "no such folder"
+        raise UsageError(
+            f"{str(run)!r} is no run directory: {kind}", "give the --workdir of a run that has saved"
+        )
+    reader = Reader(run / ("best" if which == "best" else "checkpoints"))
     steps = reader.steps()
     if not steps:
         raise UsageError(f"no checkpoint in {reader.folder}", "give the --workdir of a run that has saved")
-    if not at or which == "best":
+    if which in ("", "best"):
         return reader, None
     if not which.isdecimal() or int(which) not in steps:
         listed = ", ".join(map(str, steps))
@@ -58,6 +69,10 @@ def read_run(spec: str, subtree: str | None, hints: dict[str, Any] | None = None
     Raises:
       UsageError: no such run, step or subtree, or nothing intact.
     """
+    if subtree not in (None, "params", "ema"):
+        raise UsageError(
+            f"{spec} has no subtree {subtree!r}", "a run has params, and ema if it keeps an average"
+        )
     reader, step = open_run(spec)
     run = reader.folder.parent
     config = config_lib.from_dict(workdir.read_config(run))
@@ -79,5 +94,7 @@ def read_run(spec: str, subtree: str | None, hints: dict[str, Any] | None = None
         mean=tuple(map(float, mean)),
         std=tuple(map(float, std)),
         classes=workdir.read_classes(run),
+        loss=config.loss,
+        preprocess=config.data.preprocess_eval,
         notes=tuple(notes),
     )

@@ -48,7 +48,12 @@ def initial_state(
     if weights is None:
         weights = read_init(job.config)
     _warn_of_other_normalization(job, weights)
-    adapted = adapt(weights, job.model, posemb_resize=job.config.init_posemb_resize or None, classes=classes)
+    adapted = adapt(
+        weights,
+        job.model,
+        posemb_resize=job.config.init_posemb_resize or None,
+        classes=None if job.config.init_head == "keep" else classes,
+    )
     params = place(adapted, job.abstract_state.params)  # may refuse: before any compile
     _log.info("parameters from %s (%s)", weights.origin, weights.layout)
     state = job.create_state()

@@ -4,11 +4,12 @@ As the ViT paper tunes every fine-tuning run (arXiv 2010.11929, appendix B.1.1).
 WORKDIR/sweep, so a sweep that is stopped goes on where it was; `sweep.json` keeps what is known so far.
 """
 
+import fnmatch
 import itertools
 import json
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 from ml_collections import ConfigDict
@@ -18,11 +19,15 @@ from vit_jax import config as config_lib
 from vit_jax.data.dataset import full_spec
 from vit_jax.errors import UsageError
 from vit_jax.loop import Outcome
+from vit_jax.workdir import differences
 
 _log = logging.getLogger(__name__)
 
 FILE = "sweep.json"
 METRIC = "eval/val/accuracy"
+# Config keys that change nothing that a trial finds.
+MAY_DIFFER = ("checkpoint.*", "log_*", "profile.*", "tensorboard", "watchdog_minutes", "compile_cache", "mesh.*",
+              "fsdp_min_size", "distributed.*", "data.num_*", "data.prefetch_*", "eval.*")  # fmt: skip
 
 
 class Trial(NamedTuple):
@@ -51,8 +56,8 @@ def sweep(
     Raises:
       UsageError: a config without a grid.
     """
-    trials = grid(config)
-    accuracies = _known(workdir)
+    trials, described = grid(config), config_lib.to_dict(config)
+    accuracies = _known(workdir, described, trials)
     for number, trial in enumerate(trials, 1):
         if trial.name in accuracies:
             continue
@@ -61,10 +66,10 @@ def sweep(
         if outcome.preempted:
             return outcome
         accuracies[trial.name] = outcome.results[METRIC]
-        _write(workdir, accuracies, None)
+        _write(workdir, described, accuracies, None)
     # Of equals the smaller learning rate, the shorter run.
     best = max(sorted(trials), key=lambda trial: accuracies[trial.name])
-    _write(workdir, accuracies, best)
+    _write(workdir, described, accuracies, best)
     if distributed.is_main():
         for trial in trials:
             mark = "  <- best" if trial == best else ""
@@ -127,20 +132,53 @@ def _quietly(started: bool, train: Callable[..., Outcome], *args: object) -> Out
         return train(*args)
 
 
-def _known(workdir: epath.Path) -> dict[str, float]:
+def _known(workdir: epath.Path, config: dict[str, Any], trials: list[Trial]) -> dict[str, float]:
+    """The accuracies of the trials that are through.
+
+    Raises:
+      UsageError: they are of another config, or the final run has been chosen from another grid.
+    """
     path = workdir / FILE
     if not path.exists():
         return {}
     try:
-        return dict(json.loads(path.read_text())[METRIC])
+        record = json.loads(path.read_text())
+        stored, accuracies, best = record["config"], dict(record[METRIC]), record["best"]
+        if not all(isinstance(value, int | float) for value in accuracies.values()):
+            raise ValueError("an accuracy is no number")
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"can't read {path}: {error}", "remove it: the trials are looked up again") from None
+        raise UsageError(
+            f"can't read {path}: {error}", "remove it: the trials say again what they found"
+        ) from None
+    other = {
+        key: pair
+        for key, pair in differences(stored, config).items()
+        if not key.startswith("sweep.") or key in ("sweep.train", "sweep.dev")
+        if not any(fnmatch.fnmatchcase(key, pattern) for pattern in MAY_DIFFER)
+    }
+    if other:
+        key, (old, new) = next(iter(other.items()))
+        raise UsageError(
+            f"{path} is of another config: {key} is {old!r} there, {new!r} here",
+            "choose another --workdir, or give the config it was started with",
+        )
+    if (
+        best is not None
+        and (workdir / "config.json").exists()
+        and best not in {trial.name for trial in trials}
+    ):
+        raise UsageError(
+            f"the final run in {workdir} has {best}, which this grid lacks", "choose another --workdir"
+        )
+    return accuracies
 
 
-def _write(workdir: epath.Path, accuracies: dict[str, float], best: Trial | None) -> None:
+def _write(
+    workdir: epath.Path, config: dict[str, Any], accuracies: dict[str, float], best: Trial | None
+) -> None:
     if not distributed.is_main():
         return
-    content = {METRIC: accuracies, "best": best.name if best is not None else None}
+    content = {METRIC: accuracies, "best": best.name if best is not None else None, "config": config}
     workdir.mkdir(parents=True, exist_ok=True)
     temporary = workdir / (FILE + ".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")

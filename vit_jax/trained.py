@@ -17,6 +17,7 @@ from vit_jax.data.dataset import DataFacts
 from vit_jax.data.preprocess import Preprocess
 from vit_jax.errors import UsageError
 from vit_jax.formats.adapt import adapt, place
+from vit_jax.models.check import size_of
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,14 @@ class Trained:
     batch_size: int
 
 
-def read(path: str, *, subtree: str | None, preprocess: str | None, batch_size: int | None) -> Trained:
+def read(
+    path: str,
+    *,
+    subtree: str | None,
+    preprocess: str | None,
+    batch_size: int | None,
+    fields: dict[str, Any],
+) -> Trained:
     """Reads a checkpoint for prediction. Nothing is compiled.
 
     Args:
@@ -52,15 +60,19 @@ def read(path: str, *, subtree: str | None, preprocess: str | None, batch_size: 
       subtree: "params" or "ema"; None: the parameters.
       preprocess: instead of the checkpoint's own. Weights without a run have none: images are then squashed to
         the size of the model, and normalised as the layout says.
+      fields: of the model, where bare weights can't tell them.
       batch_size: rounded up to a row for every data shard; None: what evaluation uses.
 
     Raises:
       UsageError: no such checkpoint or subtree, or a preprocessing that doesn't suit the model.
     """
-    weights = pretrained.read(path, subtree=subtree)
+    weights = pretrained.read(path, hints=fields, subtree=subtree)
+    if "image_size" in fields:
+        weights = pretrained.adapted(weights, {"image_size": size_of(fields["image_size"])})
     config = _run_config(path) if weights.layout == runs.LAYOUT else model_config.config_of(weights)
     own = preprocess_lib.parse(config.data.preprocess_eval)
-    program = own if preprocess is None else preprocess_lib.parse(preprocess)
+    text = own.text if preprocess is None else preprocess_lib.with_range_of(own.text, preprocess)
+    program = preprocess_lib.parse(text)
     if program.random:
         raise UsageError(f"preprocessing {program.text!r} is random", "leave out its random steps")
     size, channels = config.model.image_size, config.model.channels

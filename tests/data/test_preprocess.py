@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.odd_files import expected, read
 from vit_jax.data.decode import BadImage, decode_image
-from vit_jax.data.preprocess import parse
+from vit_jax.data.preprocess import parse, with_range_of
 from vit_jax.errors import UsageError
 
 _IMAGES = [f"img{i}.npz" for i in range(6)]
@@ -265,3 +265,16 @@ def test_array_images_are_decoded_to_the_wanted_channels():
     digit = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     assert np.array_equal(_host("decode", digit), digit.repeat(3, axis=2))
     assert np.array_equal(_host("decode(channels=1)", digit), digit)
+
+
+@pytest.mark.parametrize(
+    ("own", "text", "result"),
+    [
+        ("decode|normalize()", "decode|resize(8)", "decode|resize(8)|normalize()"),
+        ("decode|vgg_value_range((1, 2, 3), 4.5)", "decode", "decode|vgg_value_range((1, 2, 3), 4.5)"),
+        ("decode|normalize()", "decode|value_range(0, 1)", "decode|value_range(0, 1)"),
+        ("decode|resize(8)", "decode", "decode"),
+    ],
+)
+def test_another_program_keeps_the_normalisation_unless_it_says_one(own, text, result):
+    assert with_range_of(own, text) == result

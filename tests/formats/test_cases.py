@@ -111,7 +111,7 @@ def test_rows_that_mean_nothing_or_two_things_are_refused():
     with pytest.raises(UsageError, match=r"197 rows"):
         posemb.grid_of_rows(197, prefix_counts=(0,), **keywords)
     keywords["asked"] = (5, 10)
-    with pytest.raises(UsageError, match=r"7x7 patches and 1 before them or 5x10 patches and 0"):
+    with pytest.raises(UsageError, match=r"5x10 patches and 0 before them or 7x7 patches and 1"):
         posemb.grid_of_rows(50, prefix_counts=(2, 1, 0), **keywords)
     assert posemb.grid_of_rows(50, prefix_counts=(2, 1, 0), **{**keywords, "class_row": True}) == ((7, 7), 1)
 
@@ -222,3 +222,21 @@ def test_load_gives_what_was_asked_for(golden):
     assert create_model("B/16", num_classes=3, image_size=32).num_classes == 3 and model.num_classes == 0
     _, params = vit_jax.load(golden / "vt/token.npz", dtype="bfloat16", param_dtype="float32")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"image_size": "32"}, {"image_size": (32,)}, {"image_size": (32, 32, 3)}, {"image_size": 32.0},
+        {"dtype": 3}, {"param_dtype": int}, {"param_dtype": "bf16"}, {"posemb_resize": "foo"}, {"subtree": 3},
+    ],
+)  # fmt: skip
+def test_keywords_of_the_wrong_kind(golden, keywords):
+    name = next(iter(keywords)).removeprefix("param_")
+    with pytest.raises(UsageError, match=name):
+        vit_jax.load(golden / "vt/token.npz", **keywords)
+
+
+def test_integers_of_any_kind_will_do(golden):
+    model, _ = vit_jax.load(golden / "vt/token.npz", image_size=np.int64(64), num_classes=np.int64(3))
+    assert model.image_size == (64, 64) and type(model.image_size[0]) is int and model.num_classes == 3

@@ -65,15 +65,43 @@ def test_a_missing_package_is_named(monkeypatch):
         fetch.local("hf://owner/vit")
 
 
-def test_storage_is_read_through_a_cache(golden, monkeypatch, tmp_path):
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    """Storage in memory, and a cache of this test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     store = fsspec.filesystem("memory")
-    with store.open("/bucket/token.npz", "wb") as file:
-        file.write((golden / "vt/token.npz").read_bytes())
-    model, _ = vit_jax.load("memory://bucket/token.npz", num_classes=0)
-    assert model.depth == 2
-    assert [p.name for p in (tmp_path / "vit_jax").rglob("*.npz")] == ["token.npz"]
-    with pytest.raises(UsageError, match=r"can't read memory://bucket/none.npz"):
-        vit_jax.load("memory://bucket/none.npz")
-    with pytest.raises(UsageError, match=r"can't read nostore://x.npz"):
-        vit_jax.load("nostore://x.npz")
+    yield store
+    store.rm("/bucket", recursive=True)
+
+
+def test_storage_is_read_through_a_cache(golden, store, monkeypatch, tmp_path):
+    for name, source in (("a", "token"), ("b", "gap")):  # alike in all but the folder
+        store.pipe(f"/bucket/{name}/w.npz", (golden / f"vt/{source}.npz").read_bytes())
+    assert vit_jax.load("memory://bucket/a/w.npz")[0].pool == "tok"
+    assert vit_jax.load("memory://bucket/b/w.npz")[0].pool == "gap"
+    copies = list((tmp_path / "vit_jax").rglob("w.npz"))
+    assert len(copies) == 2
+    monkeypatch.setattr(type(store), "get_file", lambda *_: pytest.fail("copied again"))
+    assert vit_jax.load("memory://bucket/a/w.npz")[0].pool == "tok"
+
+
+def test_a_file_that_has_changed_is_read_again(golden, store):
+    store.pipe("/bucket/w.npz", (golden / "vt/token.npz").read_bytes())
+    assert vit_jax.load("memory://bucket/w.npz")[0].pool == "tok"
+    store.rm("/bucket/w.npz")
+    store.pipe("/bucket/w.npz", (golden / "vt/gap.npz").read_bytes())
+    assert vit_jax.load("memory://bucket/w.npz")[0].pool == "gap"
+
+
+def test_configs_beside_the_weights_come_too(golden, store):
+    for name in ("model.safetensors", "config.json"):
+        store.pipe(f"/bucket/vit/{name}", (golden / "hf/vit" / name).read_bytes())
+    for spec in ("memory://bucket/vit", "memory://bucket/vit/model.safetensors"):
+        assert vit_jax.load(spec)[0].ln_eps == 1e-12
+
+
+@pytest.mark.parametrize("spec", ["memory://bucket/none.npz", "memory://none/w.npz", "nostore://x.npz"])
+def test_what_storage_lacks(store, spec):
+    store.pipe("/bucket/w.npz", b"")
+    with pytest.raises(UsageError, match=f"can't read {spec}"):
+        vit_jax.load(spec)

@@ -44,7 +44,7 @@ def described(model):
 
 def assert_round_trip(weights, path, layout, **hints):
     writing.write(weights, path, layout)
-    again = pretrained.read(path, hints={**writing.hints_of(weights), **hints})
+    again = pretrained.read(path, hints={**writing.hints_of(weights, layout), **hints})
     ours, theirs = named_leaves(weights.params), named_leaves(again.params)
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():

@@ -10,6 +10,7 @@ import vit_jax
 from tests import saved_run
 from tests.golden_layouts import load_npz
 from vit_jax import cli, convert, export
+from vit_jax.errors import UsageError
 from vit_jax.paths import named_leaves
 
 FORMATS = ("npz", "big_vision", "timm", "hf", "onnx", "stablehlo")
@@ -68,7 +69,7 @@ def test_class_names_and_normalisation_travel_where_they_can(run, called, tmp_pa
     names.write_text("\n".join(f"zahl {i}" for i in range(10)) + "\n")
     assert called(run, tmp_path / "timm", "--to=timm", f"--classes={names}")[0] == 0
     config = json.loads((tmp_path / "timm" / "config.json").read_text())
-    assert config["pretrained_cfg"]["label_names"][3] == "zahl 3"
+    assert config["label_names"][3] == "zahl 3"
     err = called(run, tmp_path / "x.npz", "--to=npz", f"--classes={names}")[2]
     assert "npz files hold no class names" in err
 
@@ -124,3 +125,42 @@ def test_overwrite_replaces_only_when_asked(run, called, tmp_path):
     assert called(run, target, "--to=npz")[0] == 2 and target.read_text() == "old"
     assert called(run, target, "--to=npz", "--overwrite")[0] == 0
     assert "cls" in load_npz(target) and [p.name for p in tmp_path.iterdir()] == ["x.npz"]
+
+
+def test_fixed_positions_and_an_untrained_head(golden, called, tmp_path):
+    sincos = golden / "bv/gap_sincos2d.npz"
+    for to in ("npz", "timm", "big_vision"):
+        code, _, err = called(
+            sincos, tmp_path / to, f"--to={to}", "--field=posemb=sincos2d", "--image-size=32"
+        )
+        assert (code, err) == (2 if to == "timm" and "gelu" in err else 0, err), err
+    assert vit_jax.load(tmp_path / "npz")[0].posemb == "learn"
+    # A mean over patches beside a class token: an .npz would be read as pooled by the token, whatever the head.
+    told = ("--field=num_heads=3", "--field=pool=gap", "--field=gelu=tanh", "--num-classes=5")
+    code, _, err = called(golden / "timm/avg_nofcnorm.safetensors", tmp_path / "x.npz", "--to=npz", *told)
+    assert code == 2 and "no place for pool='gap'" in err and not (tmp_path / "x.npz").exists()
+
+
+def test_a_run_or_any_folder_of_yours_is_never_replaced(run, called, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("precious")
+    for target in (run, tmp_path / "photos"):
+        code, _, err = called(run, target, "--to=hf", "--overwrite")
+        assert code == 2 and "a folder that no conversion made" in err
+    assert (run / "checkpoints").is_dir() and (tmp_path / "photos" / "cat.jpg").exists()
+    assert called(run, tmp_path / "hf", "--to=hf")[0] == 0
+    assert called(run, tmp_path / "hf", "--to=hf", "--overwrite")[0] == 0
+
+
+def test_weights_that_are_not_finite_say_so(golden, called, tmp_path):
+    arrays = load_npz(golden / "vt/token.npz")
+    np.savez(tmp_path / "nan.npz", **{**arrays, "head/bias": arrays["head/bias"] * np.nan})
+    code, _, err = called(tmp_path / "nan.npz", tmp_path / "out.npz", "--to=npz")
+    assert code == 1 and "logits that aren't finite" in err and not (tmp_path / "out.npz").exists()
+
+
+def test_a_run_whose_name_has_an_at_sign(run, tmp_path):
+    (tmp_path / "run@v2").symlink_to(run)
+    assert vit_jax.load(f"{tmp_path}/run@v2")[0].width == vit_jax.load(f"{tmp_path}/run@v2@0")[0].width
+    with pytest.raises(UsageError, match=r"has no subtree 'opt_state'"):
+        vit_jax.load(run, subtree="opt_state")

@@ -44,6 +44,12 @@ def test_the_best_of_the_grid_trains_on_everything(command, tmp_path):
     assert f"sweep {record['best']} eval/val/accuracy={max(accuracies.values()):.6g}  <- best" in lines
     assert lines[-1].startswith(f"done step={final['total_steps']} eval/test/accuracy=")
 
+    # What is known is of this config alone.
+    done = command.run(run, GRID | {"seed": 7}, flags=("--sweep",))
+    assert done.code == 2 and "sweep.json is of another config: seed is 0 there, 7 here" in done.error
+    done = command.run(run, GRID | {"sweep.lr": "(0.2,)"}, flags=("--sweep",))
+    assert done.code == 2 and "which this grid lacks" in done.error
+
 
 @pytest.mark.slow
 def test_stopped_in_its_third_trial_it_goes_on_there_and_ends_with_the_same_parameters(command, tmp_path):

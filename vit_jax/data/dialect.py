@@ -38,6 +38,12 @@ def parse_calls(text: str) -> list[Call]:
     return [_call(part, text) for part in reversed(parts)]
 
 
+def last_step(text: str) -> str:
+    """The last step of a program that parses, as text."""
+    tree = ast.parse(text.strip(), mode="eval").body
+    return ast.unparse(tree.right if isinstance(tree, ast.BinOp) else tree)
+
+
 def _call(node: ast.expr, text: str) -> Call:
     if isinstance(node, ast.Name):
         return Call(node.id, (), {})

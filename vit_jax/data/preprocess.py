@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vit_jax.data.decode import BadImage, decode_image, to_channels
-from vit_jax.data.dialect import Call, parse_calls
+from vit_jax.data.dialect import Call, last_step, parse_calls
 from vit_jax.data.ops import OPS, CentralCrop, Op, ResizeSmall, ResizeSmallCentralCrop, Size
 from vit_jax.errors import UsageError, known_names
 
@@ -159,6 +159,18 @@ class Preprocess:
         if isinstance(image, bytes):
             return decode_image(image, channels=decode.channels, exif=decode.exif, name=name)
         return to_channels(image, decode.channels, name)
+
+
+def with_range_of(own: str, text: str) -> str:
+    """The program `text` in place of `own`, whose normalisation it keeps unless it says another.
+
+    Raises:
+      UsageError: syntax.
+    """
+    if any(call.name in RANGES for call in parse_calls(text)):
+        return text
+    *_, last = parse_calls(own)
+    return f"{text}|{last_step(own)}" if last.name in RANGES else text
 
 
 def parse(text: str) -> Preprocess:

@@ -35,10 +35,9 @@ def read(path: Path, hints: dict[str, Any], subtree: str | None = None) -> Weigh
             )
         config = _json(folder / "config.json")
         if timm.matches(arrays):
-            return timm.read(
-                arrays, hints, origin, None if config is None or "model_type" in config else config
-            )
-        return hf.read(arrays, hints, origin, config, _json(folder / "preprocessor_config.json"))
+            timms = config if config is not None and "model_type" not in config else None
+            return _named(timm.read(arrays, hints, origin, timms))
+        return _named(hf.read(arrays, hints, origin, config, _json(folder / "preprocessor_config.json")))
     selected, notes = select(arrays, subtree, origin)
     for layout in _FLAX:
         if layout.matches(selected):
@@ -46,6 +45,15 @@ def read(path: Path, hints: dict[str, Any], subtree: str | None = None) -> Weigh
             return dataclasses.replace(weights, notes=weights.notes + notes)
     shown = ", ".join(sorted(selected)[:4])
     raise UsageError(f"{origin} has names of no known layout: {shown}", "give weights of a supported layout")
+
+
+def _named(weights: Weights) -> Weights:
+    """Without class names that aren't as many as the classes: they would name the wrong ones."""
+    names, count = weights.classes, weights.fields["num_classes"]
+    if names is None or len(names) == count:
+        return weights
+    note = f"{weights.origin} names {len(names)} classes of {count}: left aside"
+    return dataclasses.replace(weights, classes=None, notes=(*weights.notes, note))
 
 
 def _arrays(path: Path) -> tuple[Arrays, Path]:

@@ -35,7 +35,7 @@ def adapt(
 
     Args:
       posemb_resize: how to resize the position table; None: as the weights' source does.
-      classes: names of the model's classes; a head for others, be they as many, is replaced too. None: not known.
+      classes: names of the model's classes: the head is kept for these alone. None: for as many.
 
     Raises:
       UsageError: anything else that differs, shown as a short table.
@@ -102,7 +102,11 @@ def _why_another_head(weights: Weights, model: nn.Module, classes: Sequence[str]
         return "there is none"
     if have != want:
         return f"{have} classes there, {want} here"
-    if classes is not None and weights.classes is not None and tuple(classes) != weights.classes:
+    if classes is None:
+        return None
+    if weights.classes is None:
+        return f"as many classes ({have}), but not known to be the same"
+    if tuple(classes) != weights.classes:
         other = next((a, b) for a, b in itertools.zip_longest(weights.classes, classes) if a != b)
         return f"other classes, such as {other[0]!r} there and {other[1]!r} here"
     return None

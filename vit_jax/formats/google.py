@@ -105,8 +105,14 @@ def write(weights: Weights, layout: str) -> Arrays:
         if fields[name] != only:
             raise UsageError(
                 f"{layout} files have no place for {name}={fields[name]!r}: their readers take {only!r}",
-                "choose --to=hf, timm, onnx or stablehlo",
+                "onnx and stablehlo take any model, hf and timm most",
             )
+    as_read = "map" if fields["pool"] == "map" else "tok" if "cls_token" in weights.params else "gap"
+    if fields["pool"] != as_read:
+        raise UsageError(
+            f"{layout} files have no place for pool={fields['pool']!r}: readers take it for {as_read!r}",
+            "onnx and stablehlo take any model",
+        )
     if layout == NPZ and fields["pool"] == "map":
         raise UsageError("vision_transformer files know no attention pooling", "choose --to=big_vision")
     params = named_leaves(weights.params)
@@ -179,7 +185,7 @@ def _fields(arrays: Arrays, hints: dict[str, Any], origin: str) -> tuple[Arrays,
         found["image_size"] = (grid[0] * downsampling, grid[1] * downsampling)
     else:  # no table ties such a model to a size
         defaults["image_size"] = (round(224 / downsampling) * downsampling,) * 2
-    return arrays, complete({**defaults, **hints}, found, origin)
+    return arrays, {**defaults, **complete(hints, found, origin)}
 
 
 def _asked(hints: dict[str, Any]) -> Any:

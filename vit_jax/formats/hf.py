@@ -72,38 +72,38 @@ def read(
         raise UsageError(
             f"{origin} has no config.json beside it", "give the folder as save_pretrained wrote it"
         )
-    kind = config["model_type"]
+    kind = _need(config, "model_type", str, origin)
     if kind not in _KINDS:
         raise UsageError(f"{origin} is of Hugging Face's type {kind!r}", known_names(kind, _KINDS))
     arrays = {_PREFIX.sub("", name, count=1): array for name, array in arrays.items()}
-    hints = {**_config_fields(config), **hints}
+    told = _config_fields(config, origin)
     if not any(name.startswith("classifier.") for name in arrays) and "pool" not in hints:
         hints["pool"] = "tok"
-    patch = config["patch_size"]
+    patch = _need(config, "patch_size", int, origin)
     scaled = "encoder.layer.0.layer_scale1.lambda1" in arrays
     swiglu = "encoder.layer.0.mlp.weights_in.weight" in arrays
     fc2 = {"vit": "output.dense", "dinov2": "mlp.fc2"}["vit" if kind == "vit" else "dinov2"]
     last = "mlp.weights_out" if swiglu else fc2
     found: dict[str, Any] = {
         "patch_size": patch,
-        "channels": config["num_channels"],
-        "width": config["hidden_size"],
-        "depth": config["num_hidden_layers"],
-        "num_heads": config["num_attention_heads"],
+        "channels": _need(config, "num_channels", int, origin),
+        "width": _need(config, "hidden_size", int, origin),
+        "depth": _need(config, "num_hidden_layers", int, origin),
+        "num_heads": _need(config, "num_attention_heads", int, origin),
         "mlp_dim": _shape(arrays, f"encoder.layer.0.{last}.weight", origin)[1],
         "swiglu": swiglu,
         "qkv_bias": "encoder.layer.0.attention.attention.query.bias" in arrays,
         "num_classes": arrays["classifier.weight"].shape[0] if "classifier.weight" in arrays else 0,
         "rep_size": arrays["pooler.dense.weight"].shape[0] if "pooler.dense.weight" in arrays else 0,
-        "layer_scale": float(config["layerscale_value"]) if scaled else 0.0,
+        "layer_scale": _need(config, "layerscale_value", float, origin) if scaled else 0.0,
     }
     if "classifier.weight" in arrays:
         found["pool"] = "tok" if kind == "vit" else "tok_gap"
     arrays, positions = torch_names.read_positions(arrays, _POSITIONS, hints, patch, origin)
-    fields = complete(hints, {**found, **positions}, origin)
+    fields = complete(hints, {**told, **found, **positions}, origin)
     rows = _rows(kind, swiglu=swiglu)
     params = table.read(arrays, shapes_of(model_of("vit", fields)), rows, origin=origin, ignored=_UNUSED)
-    mean, std = _normalization(preprocessor, kind)
+    mean, std = _normalization(preprocessor, kind, found["channels"], origin)
     return Weights(LAYOUT, origin, "vit", fields, nested(params), "bicubic", mean, std, _classes(config))
 
 
@@ -129,7 +129,7 @@ def write(weights: Weights) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
 
 
 def _check(fields: dict[str, Any], kind: str) -> None:
-    other = "choose --to=timm, npz, onnx or stablehlo"
+    other = "onnx and stablehlo take any model"
     if fields["pool"] not in ("tok", "tok_gap"):
         raise UsageError(f"Hugging Face's ViT and DINOv2 know no pooling {fields['pool']!r}", other)
     if not fields["num_classes"]:
@@ -175,6 +175,7 @@ def _config(weights: Weights, fields: dict[str, Any], kind: str) -> dict[str, An
         "id2label": {str(k): name for k, name in enumerate(names)},
         "label2id": {name: k for k, name in enumerate(names)},
         "dtype": "float32",
+        "problem_type": "multi_label_classification" if weights.loss == "sigmoid_xent" else None,
     }
     if kind == "vit":
         return {**config, "intermediate_size": fields["mlp_dim"]}
@@ -196,16 +197,31 @@ def _preprocessor(weights: Weights, fields: dict[str, Any]) -> dict[str, Any]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": [m / 255 for m in weights.mean],
-        "image_std": [s / 255 for s in weights.std],
+        "image_mean": [round(m / 255, 7) for m in weights.mean],
+        "image_std": [round(s / 255, 7) for s in weights.std],
     }
 
 
-def _config_fields(config: dict[str, Any]) -> dict[str, Any]:
-    act = config["hidden_act"]
+def _config_fields(config: dict[str, Any], origin: str) -> dict[str, Any]:
+    act = _need(config, "hidden_act", str, origin)
     if act not in _GELU:
-        raise UsageError(f"hidden_act {act!r} isn't supported", "known ones: " + ", ".join(_GELU))
-    return {"gelu": _GELU[act], "ln_eps": config["layer_norm_eps"]}
+        raise UsageError(f"hidden_act of {origin} is {act!r}", "known ones: " + ", ".join(_GELU))
+    return {"gelu": _GELU[act], "ln_eps": _need(config, "layer_norm_eps", float, origin)}
+
+
+def _need(config: dict[str, Any], key: str, kind: type, origin: str) -> Any:
+    """A value of config.json.
+
+    Raises:
+      UsageError: it isn't there, or of another type.
+    """
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        shown = repr(value) if key in config else "missing"
+        raise UsageError(
+            f"{key} in the config.json of {origin} is {shown}", f"it must be of type {kind.__name__}"
+        )
+    return kind(value)
 
 
 def _shape(arrays: Arrays, name: str, origin: str) -> tuple[int, ...]:
@@ -215,17 +231,29 @@ def _shape(arrays: Arrays, name: str, origin: str) -> tuple[int, ...]:
 
 
 def _normalization(
-    preprocessor: dict[str, Any] | None, kind: str
+    preprocessor: dict[str, Any] | None, kind: str, channels: int, origin: str
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """In uint8 units; where the folder doesn't say, as its kind is usually trained."""
-    if preprocessor is not None and "image_mean" in preprocessor and "image_std" in preprocessor:
-        return (
-            tuple(255 * m for m in preprocessor["image_mean"]),
-            tuple(255 * s for s in preprocessor["image_std"]),
-        )
-    if kind == "vit":
-        return (127.5,) * 3, (127.5,) * 3
-    return IMAGENET_MEAN, IMAGENET_STD
+    if preprocessor is None or not preprocessor.keys() & {
+        "image_mean",
+        "image_std",
+        "do_normalize",
+        "do_rescale",
+    }:
+        return ((127.5,) * 3, (127.5,) * 3) if kind == "vit" else (IMAGENET_MEAN, IMAGENET_STD)
+    factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
+    if not preprocessor.get("do_normalize", True):
+        return (0.0,) * channels, (1 / factor,) * channels
+    found = []
+    for key, usual in (("image_mean", 0.5), ("image_std", 0.5)):
+        value = preprocessor.get(key, usual)
+        values = [value] * channels if isinstance(value, int | float) else list(value)
+        if len(values) != channels or not all(isinstance(v, int | float) for v in values):
+            raise UsageError(
+                f"{key} in the preprocessor_config.json of {origin} is {value!r}", f"give {channels}"
+            )
+        found.append(tuple(v / factor for v in values))
+    return found[0], found[1]
 
 
 IMAGENET_MEAN = tuple(255 * m for m in (0.485, 0.456, 0.406))

@@ -25,9 +25,8 @@ def grid_of_rows(
 ) -> tuple[tuple[int, int], int]:
     """(rows, columns) of the patch grid, and how many rows stand before it.
 
-    The first count of `prefix_counts` that fits is taken: a square grid, or else the grid of the size that the
-    caller asks for. Published tables are square; where a table has as many rows as the asked grid and as a
-    square one, it's read as the square one and resized, which is logged.
+    The first count of `prefix_counts` that fits is taken: the grid of the size that the caller asks for, if it has
+    exactly as many cells, or else a square one.
 
     Args:
       rows: of the table.
@@ -40,7 +39,8 @@ def grid_of_rows(
     """
     readings = [((side, side), k) for k in prefix_counts if (side := _side(rows - k))]
     if asked is not None and asked[0] != asked[1]:
-        readings += [(asked, k) for k in prefix_counts if rows - k == math.prod(asked)]
+        fitting = [(asked, k) for k in prefix_counts if rows - k == math.prod(asked)]
+        readings = fitting + [(grid, k) for grid, k in readings if k not in {k for _, k in fitting}]
     if len(readings) > 1 and class_row is not None:
         readings = [(grid, k) for grid, k in readings if (k > 0) == class_row] or readings
     usual = [(grid, k) for grid, k in readings if k == prefix_counts[0]]

@@ -23,14 +23,19 @@ def resize(table: np.ndarray, old: tuple[int, int], new: tuple[int, int], mode: 
     Raises:
       UsageError: unknown mode.
     """
-    if mode not in MODES:
-        raise UsageError(f"unknown posemb_resize {mode!r}", known_names(mode, MODES))
+    check_mode(mode)
     if old == new:
         return table
     grid = table.reshape(*old, table.shape[-1]).astype(np.float64)
     rows, columns = (MODES[mode](a, b) for a, b in zip(old, new, strict=True))
     out = np.einsum("Hh,Ww,hwd->HWd", rows, columns, grid, optimize=True)
     return out.reshape(1, -1, table.shape[-1]).astype(table.dtype)
+
+
+def check_mode(mode: str) -> None:
+    """Raises UsageError unless it is a name of MODES."""
+    if mode not in MODES:
+        raise UsageError(f"unknown posemb_resize {mode!r}", known_names(str(mode), MODES))
 
 
 def _aligned_corners(old: int, new: int) -> np.ndarray:

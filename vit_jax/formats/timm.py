@@ -2,21 +2,16 @@
 
 from typing import Any
 
-import numpy as np
-
 from vit_jax.errors import UsageError
-from vit_jax.formats import table, torch_names
+from vit_jax.formats import table, timm_config, torch_names
 from vit_jax.formats.posemb import add_zero_rows, learned_table
 from vit_jax.formats.table import CONV, SAME, Row, pair
 from vit_jax.formats.torch_names import DENSE, HEADS, MERGE, NORM
 from vit_jax.formats.weights import Arrays, Weights, complete, heads_of, model_of, shapes_of
-from vit_jax.models.check import size_of
 from vit_jax.paths import named_leaves, nested
 
 LAYOUT = "timm"
 _POSITIONS = ("cls_token", "reg_token", "pos_embed")
-_POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
-_GELU = {"gelu": "erf", "gelu_tanh": "tanh"}
 
 
 def _parts(ours: tuple[str, ...], theirs: str, leaves: torch_names.Leaves) -> list[Row]:
@@ -77,8 +72,9 @@ def read(arrays: Arrays, hints: dict[str, Any], origin: str, config: dict[str, A
     Raises:
       UsageError: names or shapes that aren't those of one model, or hints that contradict them.
     """
-    args = _model_args(config)
-    hints = {**_config_fields(args), **hints}
+    told = timm_config.fields_of(config, origin) if config is not None else {}
+    # The grid of the table: what the config says of it goes before what the caller wants to have.
+    asked = {**hints, **{name: told.pop(name) for name in ("image_size", "posemb_cls") if name in told}}
     kernel = arrays["patch_embed.proj.weight"]
     width, channels, patch, patch_width = kernel.shape
     if patch != patch_width:
@@ -102,24 +98,32 @@ def read(arrays: Arrays, hints: dict[str, Any], origin: str, config: dict[str, A
         "num_classes": arrays["head.weight"].shape[0] if "head.weight" in arrays else 0,
         "rep_size": arrays["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in arrays else 0,
     }
-    found["num_heads"] = heads_of(width, depth, fc2[1], hints, origin)
+    found["num_heads"] = heads_of(width, depth, fc2[1], {**hints, **told}, origin)
     if "blocks.0.ls1.gamma" not in arrays:
         found["layer_scale"] = 0.0
-    arrays, positions = torch_names.read_positions(arrays, _POSITIONS, hints, patch, origin)
+    arrays, positions = torch_names.read_positions(arrays, _POSITIONS, asked, patch, origin)
     found |= positions
     if "attn_pool.latent" in arrays:
         found["pool"] = "map"
-    elif "pool" not in hints:
+    elif "pool" not in {**hints, **told}:
         found["pool"] = "gap" if found["norm_after_pool"] or not found["class_token"] else "tok"
     defaults = {"gelu": "erf", "ln_eps": 1e-6}
     if "blocks.0.ls1.gamma" in arrays:
         defaults["layer_scale"] = 1e-5  # its initial value, which no longer matters
-    fields = complete({**defaults, **hints}, found, origin)
+    fields = {**defaults, **complete(hints, {**told, **found}, origin)}
     rows = _rows(swiglu=fields["swiglu"])
     params = table.read(arrays, shapes_of(model_of("vit", fields)), rows, origin=origin)
-    mean, std = _normalization(config, channels)
+    mean, std = timm_config.normalization(config, channels)
     return Weights(
-        LAYOUT, origin, "vit", fields, nested(params), "bicubic_antialias", mean, std, _classes(config)
+        LAYOUT,
+        origin,
+        "vit",
+        fields,
+        nested(params),
+        "bicubic_antialias",
+        mean,
+        std,
+        timm_config.classes(config),
     )
 
 
@@ -130,121 +134,11 @@ def write(weights: Weights) -> tuple[Arrays, dict[str, Any]]:
       UsageError: something that timm's VisionTransformer can't express; says what.
     """
     fields = weights.model().__dict__
-    if fields["pool"] == "tok_gap":
-        raise UsageError("timm knows no head on class token and mean together", "choose --to=hf")
-    if fields["rep_size"]:
-        raise UsageError("timm no longer knows the representation layer before the head", "choose --to=npz")
-    if fields["backbone"] is not None:
-        raise UsageError("hybrids can't be written for timm yet", "choose --to=npz")
-    if fields["ln_eps"] != 1e-6:
-        raise UsageError(f"timm's config has no place for ln_eps={fields['ln_eps']}", "choose --to=hf")
     params = learned_table(named_leaves(weights.params), fields)
     prefix_rows = fields["posemb_cls"]
     if prefix_rows and fields["num_registers"]:
         params = add_zero_rows(params, fields["num_registers"], after=1)
-    arrays = table.write(params, _rows(swiglu=fields["swiglu"]))
-    return arrays, _config(weights, fields, has_class="cls_token" in params, has_table="posemb" in params)
-
-
-def _config(weights: Weights, fields: dict[str, Any], *, has_class: bool, has_table: bool) -> dict[str, Any]:
-    height, width = size_of(fields["image_size"])
-    pool = next(theirs for theirs, ours in _POOLS.items() if ours == fields["pool"])
-    args: dict[str, Any] = {
-        "img_size": [height, width],
-        "patch_size": fields["patch_size"],
-        "in_chans": fields["channels"],
-        "embed_dim": fields["width"],
-        "depth": fields["depth"],
-        "num_heads": fields["num_heads"],
-        "mlp_ratio": _ratio(fields),
-        "act_layer": next(theirs for theirs, ours in _GELU.items() if ours == fields["gelu"]),
-        "global_pool": pool,
-        "fc_norm": fields["norm_after_pool"],
-        "class_token": has_class,
-        "qkv_bias": fields["qkv_bias"],
-        "qk_norm": fields["qk_norm"],
-        "pre_norm": fields["pre_norm"],
-        "reg_tokens": fields["num_registers"],
-        "no_embed_class": not fields["posemb_cls"],
-    }
-    if fields["layer_scale"]:
-        args["init_values"] = fields["layer_scale"]
-    if not has_table:
-        args["pos_embed"] = "none"
-    if fields["swiglu"]:
-        raise UsageError("a SwiGLU model can't be described by timm's config.json", "choose --to=hf")
-    if not fields["patch_bias"] and not fields["pre_norm"]:
-        raise UsageError(
-            "timm drops the patch embedding's bias only together with pre_norm", "choose --to=onnx"
-        )
-    if fields["patch_bias"] and fields["pre_norm"]:
-        raise UsageError("timm has no pre_norm model with a bias in its patch embedding", "choose --to=onnx")
-    pretrained = {
-        "input_size": [fields["channels"], height, width],
-        "mean": [m / 255 for m in weights.mean],
-        "std": [s / 255 for s in weights.std],
-        "num_classes": fields["num_classes"],
-        "interpolation": "bilinear",
-        "crop_pct": 1.0,
-    }
-    if weights.classes is not None:
-        pretrained["label_names"] = list(weights.classes)
-    return {
-        "architecture": "vit_base_patch16_224",
-        "num_classes": fields["num_classes"],
-        "num_features": fields["width"],
-        "global_pool": pool,
-        "model_args": args,
-        "pretrained_cfg": pretrained,
-    }
-
-
-def _ratio(fields: dict[str, Any]) -> float:
-    """timm computes the MLP width as int(width * ratio): a ratio that gives it back exactly."""
-    ratio = fields["mlp_dim"] / fields["width"]
-    return ratio if int(fields["width"] * ratio) == fields["mlp_dim"] else float(np.nextafter(ratio, np.inf))
-
-
-def _model_args(config: dict[str, Any] | None) -> dict[str, Any]:
-    return dict(config["model_args"]) if config is not None and "model_args" in config else {}
-
-
-def _config_fields(args: dict[str, Any]) -> dict[str, Any]:
-    """Our fields that a file of weights alone doesn't show, from timm's model arguments."""
-    fields: dict[str, Any] = {}
-    if "num_heads" in args:
-        fields["num_heads"] = args["num_heads"]
-    if "global_pool" in args:
-        fields["pool"] = _known(_POOLS, args["global_pool"], "global_pool")
-    if "act_layer" in args:
-        fields["gelu"] = _known(_GELU, args["act_layer"], "act_layer")
-    if args.get("init_values"):
-        fields["layer_scale"] = float(args["init_values"])
-    if "img_size" in args:
-        size = args["img_size"]
-        fields["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
-    return fields
-
-
-def _known(known: dict[str, str], value: str, what: str) -> str:
-    if value not in known:
-        raise UsageError(
-            f"timm's {what} {value!r} isn't supported", "known ones: " + ", ".join(map(repr, known))
-        )
-    return known[value]
-
-
-def _normalization(
-    config: dict[str, Any] | None, channels: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """In uint8 units; without a config that of timm's own conversions of Google's weights, [-1, 1]."""
-    pretrained = config["pretrained_cfg"] if config is not None and "pretrained_cfg" in config else {}
-    if "mean" in pretrained and "std" in pretrained:
-        return tuple(255 * m for m in pretrained["mean"]), tuple(255 * s for s in pretrained["std"])
-    half = (127.5,) * channels
-    return half, half
-
-
-def _classes(config: dict[str, Any] | None) -> tuple[str, ...] | None:
-    pretrained = config["pretrained_cfg"] if config is not None and "pretrained_cfg" in config else {}
-    return tuple(pretrained["label_names"]) if pretrained.get("label_names") else None
+    config = timm_config.config_of(
+        weights, fields, has_class="cls_token" in params, has_table="posemb" in params
+    )
+    return table.write(params, _rows(swiglu=fields["swiglu"])), config

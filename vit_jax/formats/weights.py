@@ -33,6 +33,7 @@ class Weights:
       resize: how this source resizes its position table, a name of `formats.resize.MODES`.
       mean, std: per channel, in uint8 units: the model's input is (image - mean) / std.
       classes: class names where the source has them.
+      loss, preprocess: what a run was trained with and how it evaluates images; None of bare weights.
       notes: what was found or left aside, a line each, for the log.
     """
 
@@ -45,6 +46,8 @@ class Weights:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...] | None = None
+    loss: str | None = None
+    preprocess: str | None = None
     notes: tuple[str, ...] = field(default=())
 
     def model(self, **changes: Any) -> nn.Module:

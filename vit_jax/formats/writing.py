@@ -40,11 +40,16 @@ def write(weights: Weights, path: Path, layout: str) -> None:
         (path / name).write_text(_json(content), encoding="utf-8")
 
 
-def hints_of(weights: Weights) -> dict[str, Any]:
-    """What the readers must be told of such weights, because no layout shows it."""
+def hints_of(weights: Weights, layout: str) -> dict[str, Any]:
+    """What the readers must be told of such weights, because the layout doesn't show it."""
     model = weights.model()
-    unseen = ("posemb", "gelu", "ln_eps") if weights.family == "vit" else ()
-    return {"image_size": model.image_size, **{name: getattr(model, name) for name in unseen}}
+    hints: dict[str, Any] = {"image_size": model.image_size}
+    if weights.family != "vit":
+        return hints
+    # Other layouts hold a fixed table as a learned one.
+    if model.posemb == "none" or (model.posemb == "sincos2d" and layout == google.BIG_VISION):
+        hints["posemb"] = model.posemb
+    return hints
 
 
 def _flax_arrays(weights: Weights, layout: str) -> Arrays:

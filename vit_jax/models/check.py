@@ -1,6 +1,7 @@
 """Refuses, in one sentence, models that can't be built and images that a model isn't made for."""
 
 import math
+import numbers
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,11 +18,17 @@ NORM_GROUPS = 32  # of every GroupNorm of the ResNets
 
 
 def size_of(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of an image size given as one number or as two."""
-    if isinstance(image_size, int):
-        return image_size, image_size
-    height, width = image_size
-    return height, width
+    """(height, width) of an image size given as one number or as two, of any integer type.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    sides = image_size if isinstance(image_size, tuple | list) else (image_size, image_size)
+    if len(sides) != 2 or not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in sides):
+        raise UsageError(
+            f"image_size is {image_size!r}", "give one whole number of pixels, or (height, width)"
+        )
+    return int(sides[0]), int(sides[1])
 
 
 def backbone_stride(backbone: tuple[int, ...] | None) -> int:
