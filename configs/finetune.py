@@ -6,7 +6,8 @@ SGD with momentum 0.9, cosine schedule, batch 512, no weight decay, global-norm 
     model    B/16, L/16, H/14, R50+B/16, ...: checked against the weights; left out, it is what they are
     init     the weights: a file of any supported layout, a folder, hf://owner/repo, gs://..., or a run directory
     dataset  cifar10 | cifar100 | imagenet2012 | oxford_iiit_pet | oxford_flowers102 (prepared by TFDS as
-             ArrayRecord), or folder:PATH with train, test and (for --sweep) val subfolders, or any other source
+             ArrayRecord), or folder:PATH with train, test and (for --sweep) val or
+             validation subfolders, or any other source
     size     pixels, 384 by default. ImageNet at 512 and more averages the parameters (Polyak, 0.9999), as for the
              88.55 and 87.76 of Table 2 (H/14 at 518, L/16 at 512, both JFT)
     recipe   paper (default) | augreg ("How to train your ViT", arXiv 2106.10270: 500 or 2500 steps for the small
@@ -116,7 +117,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.sweep.lr = task.rates
     config.sweep.steps = (500, 2500) if augreg and task.steps == 500 else ()
     config.sweep.train = task.sweep_train
-    config.sweep.dev = task.sweep_dev
+    config.sweep.dev = task.sweep_dev if known else source  # its val, validation or valid split
 
     config.eval.every_steps = max(task.steps // 10, 50)
     config.checkpoint.every_steps = max(task.steps // 10, 50)

@@ -67,3 +67,13 @@ def test_unknown_command():
     assert done.stderr.splitlines()[-1].startswith(
         "error: unknown command 'trian' (did you mean 'train'? known:"
     )
+
+
+def test_a_lack_of_memory_says_what_helps(capsys):
+    def main(argv):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 489178998984 bytes.\nlong story")
+
+    with pytest.raises(SystemExit) as end:
+        cli.run(main, [])
+    assert end.value.code == 1
+    assert "out of memory" in (last := capsys.readouterr().err.splitlines()[-1]) and "lower global_batch" in last

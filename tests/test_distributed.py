@@ -24,7 +24,7 @@ x = jnp.zeros(())
 print("ready", jax.process_index(), jax.process_count(), flush=True)
 for step in range(6000):
     x = (x + 1).block_until_ready()
-    if distributed.preempted(step):
+    if distributed.preempted():
         distributed.barrier("saved")
         print("preempted at", step, flush=True)
         distributed.shutdown()
@@ -154,6 +154,6 @@ def test_only_marks_of_several_processes_count_as_a_cluster(monkeypatch, variabl
 
 
 def test_nothing_is_preempted_and_no_barrier_stands_before_initialize():
-    assert distributed.preempted(3) is False
+    assert distributed.preempted() is False
     distributed.barrier("alone")
     distributed.shutdown()

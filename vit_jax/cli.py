@@ -29,6 +29,10 @@ COMMANDS = {
 }
 
 
+# What an accelerator, or a host that stands in for one, can be spared.
+MORE_MEMORY = "lower global_batch, raise accum_steps, shard with mesh.fsdp, or set model.remat=full"
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError instead of printing its usage and exiting."""
 
@@ -176,6 +180,8 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         if "--debug" in argv:
             traceback.print_exc()
         message = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+        if "RESOURCE_EXHAUSTED" in message:
+            message = f"out of memory: {message.splitlines()[0]} ({MORE_MEMORY})"
         code = _report(
             message if "--debug" in argv else f"{message} (--debug shows the traceback)", EXIT_FAILED
         )

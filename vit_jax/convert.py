@@ -25,6 +25,7 @@ from vit_jax.data.ops import Resize
 from vit_jax.distributed import EXIT_OK
 from vit_jax.errors import UsageError, known_names
 from vit_jax.formats import writing
+from vit_jax.formats.resize import MODES
 from vit_jax.formats.weights import Weights
 
 _log = logging.getLogger("vit_jax.convert")
@@ -47,9 +48,9 @@ def main(argv: Sequence[str]) -> int:
     """
     flags = _parser().parse_args(list(argv))
     destination = Path(flags.destination)
-    _check_destination(destination, flags.overwrite)
     if flags.to not in TARGETS:
         raise UsageError(f"unknown format --to={flags.to}", known_names(flags.to, TARGETS))
+    _check_destination(destination, flags.to, flags.overwrite)
     weights = _source(flags)
     _say_what_is_lost(weights, flags.to)
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=destination.absolute().parent) as folder:
@@ -69,13 +70,19 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser("python -m vit_jax.convert", __doc__)
-    parser.add_argument("source", metavar="SOURCE")
-    parser.add_argument("destination", metavar="DESTINATION")
+    parser.add_argument("source", metavar="SOURCE", help="what to convert, see above")
+    parser.add_argument(
+        "destination",
+        metavar="DESTINATION",
+        help="a new .npz or .onnx file; a new folder for timm, hf, stablehlo",
+    )
     parser.add_argument("--to", required=True, metavar="FORMAT", help=" | ".join(TARGETS))
     parser.add_argument("--subtree", help="params (default) or ema of a run or training state, or a prefix")
     parser.add_argument("--image-size", metavar="PX|HxW", help="resizes the position table")
     parser.add_argument("--num-classes", type=int, metavar="K", help="another head of zeros; 0: none")
-    parser.add_argument("--posemb-resize", metavar="MODE", help="default: as the source does")
+    parser.add_argument(
+        "--posemb-resize", metavar="MODE", help=" | ".join(MODES) + "; default: as the source does"
+    )
     parser.add_argument("--classes", metavar="FILE", help="class names, one a line")
     cli.add_fields(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace what is at the destination")
@@ -109,7 +116,10 @@ def _image_size(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[-1])
 
 
-def _check_destination(path: Path, overwrite: bool) -> None:
+def _check_destination(path: Path, to: str, overwrite: bool) -> None:
+    suffix = ".npz" if to in writing.FILES else ".onnx" if to == "onnx" else None
+    if suffix is not None and path.suffix != suffix:
+        raise UsageError(f"{path} is to be an {suffix} file", f"name it {path.name}{suffix}")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists already", "choose another destination, or give --overwrite")
     inside = {p.name for p in path.iterdir()} if path.is_dir() else set()

@@ -5,6 +5,7 @@ turns SIGTERM into a flag that all processes see at the same step. Without it th
 """
 
 import importlib.util
+import itertools
 import logging
 import os
 import socket
@@ -77,13 +78,18 @@ def main_says(flag: bool) -> bool:
     return bool(multihost_utils.broadcast_one_to_all(np.array(flag)))
 
 
-def preempted(step: int) -> bool:
-    """Whether to save now and leave: some process got SIGTERM, and all say True at the same step.
+# How often `preempted` was asked. jax compares such numbers across processes, and they may only grow: a run's own
+# steps begin again with every run of a sweep.
+_asked = itertools.count(1)
 
-    Call it at every step, with the same numbers, each larger than the one before, on all processes. The
-    signal is noticed within two seconds. Always False before `initialize`.
+
+def preempted() -> bool:
+    """Whether to save now and leave: some process got SIGTERM, and all say True at the same call.
+
+    Call it at every step on all processes, equally often. The signal is noticed within two seconds. Always False
+    before `initialize`.
     """
-    return bool(multihost_utils.reached_preemption_sync_point(step))
+    return bool(multihost_utils.reached_preemption_sync_point(next(_asked)))
 
 
 def shutdown() -> None:

@@ -56,17 +56,10 @@ class Outcome:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class Poll:
-    """Asks all processes whether to stop; every question has its own number, the same everywhere."""
-
-    def __init__(self) -> None:
-        self._questions = 0
-
-    def __call__(self) -> None:
-        """Raises Preempted if a signal came."""
-        self._questions += 1
-        if distributed.preempted(self._questions):
-            raise Preempted
+def poll() -> None:
+    """Raises Preempted, on all processes together, if a signal came to any of them."""
+    if distributed.preempted():
+        raise Preempted
 
 
 def train(
@@ -94,7 +87,7 @@ def train(
       RunFailed: NonFinite, DataError, CheckpointFailed; what was saved before stays.
     """
     config = job.config
-    poll, watchdog = Poll(), Watchdog(config.watchdog_minutes)
+    watchdog = Watchdog(config.watchdog_minutes)
     writer = _writer(job, workdir)
     examples = _examples_file(job, workdir)
     throughput = Throughput(job.flops_per_image, _peak_flops(job))

@@ -36,7 +36,7 @@ from vit_jax.checkpoint import Checkpoints, free_disk_warning
 from vit_jax.data.dataset import Dataset, open_dataset
 from vit_jax.errors import UsageError
 from vit_jax.formats.weights import Weights
-from vit_jax.models.variants import name_of
+from vit_jax.models.variants import name_of, variant_fields
 from vit_jax.timing import Buckets
 
 _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
@@ -155,7 +155,7 @@ def _describe(job: job_lib.Job, dataset: Dataset, path: epath.Path) -> None:
     mesh = " x ".join(f"{axis} {size}" for axis, size in job.mesh.shape.items())
     _log.info("devices: %d x %s, %d processes; mesh %s", jax.device_count(), device.device_kind,
               jax.process_count(), mesh)  # fmt: skip
-    _log.info("model: %s, %.2f M parameters, %d classes, images %s", job.config.model.name, count / 1e6,
+    _log.info("model: %s, %.2f M parameters, %d classes, images %s", _model_text(job.config), count / 1e6,
               job.facts.num_classes, "x".join(map(str, job.facts.image_shape)))  # fmt: skip
     _log.info("data: %s", dataset.describe(job.config.global_batch))
     _log.info("length: %d steps of %d examples = %.2f epochs", job.total_steps, job.config.global_batch,
@@ -171,6 +171,15 @@ def _describe(job: job_lib.Job, dataset: Dataset, path: epath.Path) -> None:
         _log.info("parameters on the mesh:\n%s", sharding.sharding_table(params, job.state_shardings.params))
     state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(job.abstract_state))
     free_disk_warning(path, state_bytes)
+
+
+def _model_text(config: ConfigDict) -> str:
+    """The model's name, and what the config makes different of it."""
+    named = variant_fields(config.model.name)
+    other = [
+        f"{key} {config.model[key]}" for key, value in named.items() if config.model[key] not in (None, value)
+    ]
+    return config.model.name + (f" with {', '.join(other)}" if other else "")
 
 
 def _warn_of_another_total(job: job_lib.Job, opened: workdir.Workdir, step: int) -> None:

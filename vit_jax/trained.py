@@ -88,6 +88,8 @@ def read(
     if not weights.fields["num_classes"]:
         raise UsageError(f"{path} has no classes: it gives features", "fine-tune it first")
     mean, std = program.normalize
+    if weights.layout != runs.LAYOUT:
+        _log.info("%s has no preprocessing of its own: %s", path, program.text)
     facts = DataFacts(
         num_examples=0,
         num_classes=config.num_classes,

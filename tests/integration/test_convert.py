@@ -98,6 +98,7 @@ def test_foreign_weights_to_another_format_with_other_head_and_size(golden, call
         (["{run}", "{tmp}/x.npz", "--to=npz", "--subtree=ema"], "has no 'ema'"),
         (["{golden}/timm/token.safetensors", "{tmp}/x.npz", "--to=npz", "--field=num_heads=3"], "gelu='erf'"),
         (["{golden}/vt/gap.npz", "{tmp}/x", "--to=hf"], "no pooling 'gap'"),
+        (["{run}", "{tmp}/x.bin", "--to=npz"], "is to be an .npz file (name it x.bin.npz)"),
         (["{run}", "{tmp}/x", "--to=hf", "--image-size=8x"], "--image-size=8x"),
         (["{run}", "{tmp}/x", "--to=hf", "--field=gelu"], "--field=NAME=VALUE"),
     ],
@@ -131,10 +132,10 @@ def test_fixed_positions_and_an_untrained_head(golden, called, tmp_path):
     sincos = golden / "bv/gap_sincos2d.npz"
     for to in ("npz", "timm", "big_vision"):
         code, _, err = called(
-            sincos, tmp_path / to, f"--to={to}", "--field=posemb=sincos2d", "--image-size=32"
+            sincos, tmp_path / f"{to}.npz", f"--to={to}", "--field=posemb=sincos2d", "--image-size=32"
         )
         assert (code, err) == (2 if to == "timm" and "gelu" in err else 0, err), err
-    assert vit_jax.load(tmp_path / "npz")[0].posemb == "learn"
+    assert vit_jax.load(tmp_path / "npz.npz")[0].posemb == "learn"
     # A mean over patches beside a class token: an .npz would be read as pooled by the token, whatever the head.
     told = ("--field=num_heads=3", "--field=pool=gap", "--field=gelu=tanh", "--num-classes=5")
     code, _, err = called(golden / "timm/avg_nofcnorm.safetensors", tmp_path / "x.npz", "--to=npz", *told)

@@ -12,6 +12,7 @@ SPLIT is an expression as in TFDS (see `splits`); `all` means every split, `trai
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from vit_jax.data.source import Catalog, Example, Source, SourceView
 from vit_jax.data.source_arrayrecord import ArrayRecordCatalog
@@ -47,7 +48,8 @@ def parse_spec(spec: str) -> tuple[str, str, str | None]:
         whole, split = spec, None
     kind, _, location = whole.partition(":")
     if kind not in KINDS:
-        raise UsageError(f"data {spec!r}: unknown kind {kind!r}", known_names(kind, KINDS))
+        hint = f"write 'folder:{spec}' for a folder of images; " if Path(whole).is_dir() else ""
+        raise UsageError(f"data {spec!r}: unknown kind {kind!r}", hint + known_names(kind, KINDS))
     if kind in _NO_LOCATION and location:
         raise UsageError(f"data {spec!r}: {kind} takes no location", f"write {kind!r}")
     if kind not in _NO_LOCATION and not location:

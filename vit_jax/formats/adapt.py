@@ -89,7 +89,8 @@ def _head(
     if dropped and reason is None:
         reason = "it was made for the layer that is dropped"
     if reason is None:
-        _log.info("head of %s kept: it is for as many classes (%d)", weights.origin, model.num_classes)
+        if classes is not None:
+            _log.info("head of %s kept: it is for the same classes", weights.origin)
         return params
     _log.info("head of %s replaced by zeros: %s", weights.origin, reason)
     bias = np.full(wanted["head/bias"], model.head_bias_init, np.float32)

@@ -33,6 +33,10 @@ def read_arrays(path: Path) -> Arrays:
             f"{path} is a pickled PyTorch file, which could run any code when read",
             "save it as .safetensors with safetensors.torch.save_file, and give that",
         )
+    if path.suffix == ".onnx":
+        raise UsageError(
+            f"{path} is an ONNX program, which isn't read back", "give the weights it was made from"
+        )
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     return _read_npz(path)
