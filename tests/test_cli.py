@@ -76,4 +76,6 @@ def test_a_lack_of_memory_says_what_helps(capsys):
     with pytest.raises(SystemExit) as end:
         cli.run(main, [])
     assert end.value.code == 1
-    assert "out of memory" in (last := capsys.readouterr().err.splitlines()[-1]) and "lower global_batch" in last
+    assert (
+        "out of memory" in (last := capsys.readouterr().err.splitlines()[-1]) and "lower global_batch" in last
+    )

@@ -134,3 +134,12 @@ def test_arrays():
     for bad in (np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros(4, np.uint8)):
         with pytest.raises(BadImage, match=f"x: an array of {bad.dtype}"):
             to_channels(bad, 3, "x")
+
+
+def test_a_damaged_image_is_reported_once_by_us(capfd):
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3)).astype(np.uint8)).save(file, "PNG")
+    picture = file.getvalue()
+    with pytest.raises(BadImage, match=r"cut\.png"):
+        decode_image(picture[: len(picture) // 2], name="cut.png")
+    assert capfd.readouterr() == ("", "")

@@ -19,6 +19,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 # The pipeline's threads are the parallelism; OpenCV's own pool would fight with them.
 cv2.setNumThreads(0)
+# What it can't decode is reported by us, with its name; its own lines would come between, or after our last.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 _JPEG_START = b"\xff\xd8"
 _JPEG_SCAN = b"\xff\xda"
