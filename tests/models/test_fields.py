@@ -1,63 +1,16 @@
-"""The ViT's optional parts: against timm and Hugging Face, scanned and rematerialised, and what is refused."""
+"""The ViT's optional parts: scanned and rematerialised, and what is refused.
 
-import json
+Their outputs are compared with timm's and Hugging Face's in tests/formats/test_reading.py.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.golden_layouts import load_npz, model_input
-from tests.torch_layouts import from_torch
 from vit_jax import create_model
 from vit_jax.errors import UsageError
 from vit_jax.models.stack import stack_layers, unstack_layers
-
-TIMM = {
-    "registers": {"num_registers": 3, "layer_scale": 1e-5, "posemb_cls": True},
-    "qk_norm": {"qk_norm": True, "posemb_cls": True},
-    "layerscale": {"layer_scale": 1e-5, "posemb_cls": True},
-    "pre_norm_clip": {"pre_norm": True, "patch_bias": False, "posemb_cls": True},
-    "qkv_bias_false": {"qkv_bias": False, "posemb_cls": True},
-    "avg_fcnorm": {"pool": "gap", "class_token": True, "norm_after_pool": True, "posemb_cls": True},
-    "avg_nofcnorm": {"pool": "gap", "class_token": True, "posemb_cls": True},
-    "map": {"pool": "map"},
-    "nonsquare": {"image_size": (24, 40), "posemb_cls": True},
-}
-DINOV2 = {"pool": "tok_gap", "layer_scale": 1.0, "posemb_cls": True}
-HF = {"dinov2": DINOV2, "dinov2_swiglu": {**DINOV2, "swiglu": True, "mlp_dim": 32}}
-
-
-def _check(model, params, io, tokens):
-    images = model_input(io["image_uint8"])
-    expected = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, expected)
-    logits, aux = jax.jit(model.apply)({"params": params}, images)
-    np.testing.assert_allclose(logits, io["logits"], atol=3e-5, rtol=1e-4)
-    np.testing.assert_allclose(aux["encoded"], io[tokens], atol=3e-5, rtol=1e-4)
-    if "pre_logits" in io:
-        np.testing.assert_allclose(aux["pre_logits"], io["pre_logits"], atol=3e-5, rtol=1e-4)
-
-
-def _torch_model(**fields):
-    shape = {"width": 24, "depth": 2, "mlp_dim": 48, "num_heads": 3, "gelu": "erf", "image_size": 32}
-    return create_model("mu/8", num_classes=7, **{**shape, **fields})
-
-
-@pytest.mark.parametrize("case", TIMM)
-def test_timm(golden, case):
-    io = load_npz(golden / "timm" / f"{case}.io.npz")
-    params = from_torch(golden / "timm" / f"{case}.safetensors", num_heads=3)
-    _check(_torch_model(**TIMM[case]), params, io, "features")
-
-
-@pytest.mark.parametrize("case", HF)
-def test_hugging_face_dinov2(golden, case):
-    folder = golden / "hf" / case
-    assert json.loads((folder / "config.json").read_text())["layer_norm_eps"] == 1e-6
-    params = from_torch(folder / "model.safetensors", num_heads=3)
-    _check(_torch_model(**HF[case]), params, load_npz(folder / "io.npz"), "last_hidden_state")
-
 
 ALL = {
     "class_token": True,
