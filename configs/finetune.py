@@ -61,7 +61,7 @@ TASKS = {
     "oxford_flowers102": Task("train", "test", "train[:90%]", "train[90%:]", 500, 100, _SMALL),
 }
 # A folder's images are in order of class: a slice of train would be a few classes, so its dev split is its own.
-_OWN_DATA = Task("train", "test", "train", "val", 500, 100, _SMALL)
+_OWN_DATA = Task("train", "test", "train", "", 500, 100, _SMALL)  # whatever it calls its dev split
 
 _NORMS = {"half": "value_range(-1, 1)", "imagenet": "normalize()"}
 _DEFAULTS = {
@@ -117,7 +117,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.sweep.lr = task.rates
     config.sweep.steps = (500, 2500) if augreg and task.steps == 500 else ()
     config.sweep.train = task.sweep_train
-    config.sweep.dev = task.sweep_dev if known else source  # its val, validation or valid split
+    config.sweep.dev = task.sweep_dev or source  # a source alone: its val, validation or valid split
 
     config.eval.every_steps = max(task.steps // 10, 50)
     config.checkpoint.every_steps = max(task.steps // 10, 50)

@@ -9,7 +9,6 @@ SOURCE is a run (RUN, RUN@STEP, RUN@best), an .npz or .safetensors file, a folde
 
 import dataclasses
 import logging
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         _write(weights, made, flags.to)
         with cli.work():
             difference = _parity(weights, made, flags.to)
-        _move(made, destination)
+        _move(Path(folder), _results(destination, flags.to))
     count = sum(leaf.size for leaf in jax.tree.leaves(weights.params))
     print(
         f"wrote {destination} ({flags.to}): {count / 1e6:.2f} M parameters; logits equal those of "
@@ -120,8 +119,9 @@ def _check_destination(path: Path, to: str, overwrite: bool) -> None:
     suffix = ".npz" if to in writing.FILES else ".onnx" if to == "onnx" else None
     if suffix is not None and path.suffix != suffix:
         raise UsageError(f"{path} is to be an {suffix} file", f"name it {path.name}{suffix}")
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} exists already", "choose another destination, or give --overwrite")
+    for result in _results(path, to):
+        if result.exists() and not overwrite:
+            raise UsageError(f"{result} exists already", "choose another destination, or give --overwrite")
     inside = {p.name for p in path.iterdir()} if path.is_dir() else set()
     if path.is_dir() and ("run.json" in inside or not any(set(names) <= inside for names in _EXPORTS)):
         raise UsageError(f"{path} is a folder that no conversion made", "choose another destination")
@@ -218,14 +218,20 @@ def _outputs(model: Any, params: Any, images: np.ndarray) -> tuple[np.ndarray, n
     return np.asarray(logits), np.asarray(aux["pre_logits"])
 
 
-def _move(made: Path, destination: Path) -> None:
-    """Puts the finished result in its place; what was there is gone only then."""
-    old = made.with_name("old")
-    if destination.exists():
-        destination.rename(old)
-    made.rename(destination)
-    if old.is_dir():
-        shutil.rmtree(old)
+def _results(destination: Path, to: str) -> list[Path]:
+    """What a conversion may leave: a large ONNX program keeps its weights in a file of their own."""
+    return [destination, destination.with_name(destination.name + ".data")] if to == "onnx" else [destination]
+
+
+def _move(folder: Path, results: list[Path]) -> None:
+    """Puts the finished results in their places; what was there is gone only then."""
+    replaced = folder / "replaced"
+    replaced.mkdir()
+    for path in results:
+        if path.exists():
+            path.rename(replaced / path.name)
+        if (folder / path.name).exists():
+            (folder / path.name).rename(path)
 
 
 if __name__ == "__main__":

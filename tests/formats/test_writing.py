@@ -15,7 +15,6 @@ from vit_jax.paths import named_leaves
 
 TINY = {"patch_size": 8, "width": 24, "depth": 2, "mlp_dim": 48, "num_heads": 3, "num_classes": 5,
         "image_size": (32, 32)}  # fmt: skip
-TORCH = {"gelu": "tanh"}
 
 
 def weights_of(family="vit", **fields):

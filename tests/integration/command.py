@@ -95,6 +95,21 @@ class Command:
         return finish(self.start(workdir, sets, **options), began)
 
 
+def terminal_text(terminal: int) -> str:
+    """All that comes from a pseudo-terminal until its other end is closed; closes it."""
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # the other end was closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(terminal)
+    return shown.decode()
+
+
 def environment(devices: int) -> dict[str, str]:
     """Variables of a fresh process with so many CPU devices."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.data import odd_files
-from tests.integration.command import ROOT, Done, environment, finish
+from tests.integration.command import ROOT, Done, environment, finish, terminal_text
 from vit_jax import cli, predict
 from vit_jax.data.sources import open_source
 
@@ -201,19 +201,10 @@ def test_a_terminal_shows_a_bar_and_names_what_cannot_be_read(run, photos, tmp_p
         cwd=ROOT, env=environment(1), stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # the other end was closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(ours)
+    shown = terminal_text(ours)
     assert process.wait(timeout=60) == 1 and len(strict(output.read_text())) == 360
-    assert "361/361" in shown.decode() and "image/s" in shown.decode()
-    assert f"{tmp_path}/empty.jpg: the file is empty" in shown.decode()
+    assert "361/361" in shown and "image/s" in shown
+    assert f"{tmp_path}/empty.jpg: the file is empty" in shown
 
 
 def test_a_name_that_begins_with_a_dash(run, photos, called, tmp_path, monkeypatch):

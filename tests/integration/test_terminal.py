@@ -7,7 +7,7 @@ import termios
 
 import pytest
 
-from tests.integration.command import json_lines
+from tests.integration.command import json_lines, terminal_text
 
 
 def test_a_terminal_shows_a_bar_with_speed_and_time_left(command, tmp_path):
@@ -15,19 +15,10 @@ def test_a_terminal_shows_a_bar_with_speed_and_time_left(command, tmp_path):
     termios.tcsetwinsize(theirs, (24, 120))
     process = command.start(tmp_path / "run", {"eval.every_steps": None}, stderr=theirs)
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # the other end was closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(ours)
+    shown = terminal_text(ours)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, shown
-    text = shown.decode()
+    text = shown
     # 17% ... | 5/30 [00:01<00:03, 9.7step/s, loss=2.2, img/s=140]
     bars = re.findall(r"(\d+)%\|[^|]*\| (\d+)/30 \[\d\d:\d\d<(\d\d:\d\d|\?), [^\]]*\]", text)
     assert bars and any(left != "?" for _, _, left in bars)
