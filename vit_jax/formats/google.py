@@ -179,17 +179,13 @@ def _fields(arrays: Arrays, hints: dict[str, Any], origin: str) -> tuple[Arrays,
         found["pool"] = "map"
     elif "pool" not in hints:
         found["pool"] = "tok" if "cls" in arrays else "gap"
-    arrays, grid = _positions(arrays, hints, found, asked_grid(_asked(hints), downsampling), origin)
+    arrays, grid = _positions(arrays, hints, found, asked_grid(hints.get("image_size"), downsampling), origin)
     defaults = {"gelu": "tanh", "ln_eps": 1e-6}
     if grid is not None:
         found["image_size"] = (grid[0] * downsampling, grid[1] * downsampling)
     else:  # no table ties such a model to a size
         defaults["image_size"] = (round(224 / downsampling) * downsampling,) * 2
     return arrays, {**defaults, **complete(hints, found, origin)}
-
-
-def _asked(hints: dict[str, Any]) -> Any:
-    return hints.get("image_size")
 
 
 def _positions(
