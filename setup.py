@@ -1,7 +1,8 @@
 """Packaging of vit_jax: dependencies, extras and the `vit-jax` command.
 
-`configs/` sits beside the package in a clone, where it is easy to find and to copy. In a wheel it travels
-inside it, as `vit_jax.configs`, so that no generically named package lands in site-packages.
+`configs/` and `launch/` sit beside the package in a clone, where they are easy to find and to copy. In a wheel they
+travel inside it, as `vit_jax.configs` and `vit_jax.launch`, so that no generically named package lands in
+site-packages.
 """
 
 from pathlib import Path
@@ -54,8 +55,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs"],
-    package_dir={"vit_jax.configs": "configs"},
+    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs", "vit_jax.launch"],
+    package_dir={"vit_jax.configs": "configs", "vit_jax.launch": "launch"},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["vit-jax=vit_jax.cli:main"]},

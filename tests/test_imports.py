@@ -86,6 +86,18 @@ def test_configs_import_only_ml_collections_and_the_loader():
         )
 
 
+def test_launchers_need_the_standard_library_only():
+    for path in (REPO / "launch").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [] if node.level else [node.module]
+            else:
+                continue
+            assert {n.split(".")[0] for n in names} <= set(sys.stdlib_module_names), f"{path}: {names}"
+
+
 def test_importing_everything_touches_no_backend_and_no_tensorflow():
     names = [".".join(["vit_jax", *p.relative_to(PACKAGE).with_suffix("").parts]) for _, p in modules()]
     names = [n.removesuffix(".__init__") for n in names]

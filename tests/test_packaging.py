@@ -31,9 +31,9 @@ def test_no_generic_name_lands_in_site_packages(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
     assert {t for t in top if not t.endswith(".dist-info")} == {"vit_jax"}
-    assert {p.name for p in (REPO / "configs").glob("*.py")} <= {
-        Path(n).name for n in names if n.startswith("vit_jax/configs/")
-    }
+    for folder in ("configs", "launch"):
+        shipped = {Path(n).name for n in names if n.startswith(f"vit_jax/{folder}/")}
+        assert {p.name for p in (REPO / folder).glob("*.py")} <= shipped
 
 
 def test_shipped_configs_work_from_another_folder(wheel, tmp_path):
@@ -48,3 +48,18 @@ def test_shipped_configs_work_from_another_folder(wheel, tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("done step=2 ")
+
+
+def test_launchers_work_from_another_folder(wheel, tmp_path):
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    for command in (
+        ["-m", "vit_jax.launch.local"],
+        ["-c", "from vit_jax import cli; cli.main()", "launch", "local"],  # what `vit-jax` does
+    ):
+        done = subprocess.run(
+            [sys.executable, *command, "--processes=2", "--dry-run", "--", "train", "a b"],
+            cwd=tmp_path, env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert [line.endswith(" train 'a b'") for line in done.stdout.splitlines()] == [True, True]

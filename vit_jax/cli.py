@@ -4,12 +4,14 @@ import argparse
 import ast
 import contextlib
 import importlib
+import importlib.util
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import flags as absl_flags
@@ -26,6 +28,7 @@ COMMANDS = {
     "predict": "vit_jax.predict",
     "convert": "vit_jax.convert",
     "bench": "vit_jax.bench",
+    "launch": "vit_jax.launch",
 }
 
 
@@ -225,4 +228,22 @@ def main() -> NoReturn:
                 str(UsageError(f"unknown command {command!r}", known_names(command, COMMANDS))), EXIT_REFUSED
             )
         )
+    if command == "launch":
+        _find_launch()
     run(importlib.import_module(COMMANDS[command]).main, rest)
+
+
+def _find_launch() -> None:
+    """Makes vit_jax.launch of the `launch` folder of a clone; in a wheel it is there.
+
+    An editable install may know another clone's: the one beside this very package counts.
+    """
+    package = Path(__file__).parent
+    folder = package.parent / "launch"
+    if (package / "launch").is_dir():
+        return
+    spec = importlib.util.spec_from_file_location(
+        COMMANDS["launch"], folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    module = sys.modules[COMMANDS["launch"]] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
