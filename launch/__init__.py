@@ -13,6 +13,7 @@ from collections.abc import Sequence
 # Name -> what it starts on.
 LAUNCHERS = {
     "local": "several processes on this machine",
+    "gke": "TPU slices or GPU machines of a GKE cluster",
 }
 
 

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import re
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -137,6 +138,34 @@ def with_cache(command: Sequence[str], compile_cache: str) -> tuple[str, ...]:
     if any(word.split("=")[0] == flag for word in command):
         raise Refused(f"--compile-cache and {flag} in the command", "give one of them")
     return (*command, f"{flag}={compile_cache}")
+
+
+def run_id_env(name: str) -> dict[str, str]:
+    """Variables that make all starts of a job one run for Weights & Biases, if the job logs there."""
+    return {"WANDB_RUN_ID": name, "WANDB_RESUME": "allow"}
+
+
+def at_least(flags: argparse.Namespace, **least: float) -> None:
+    """Checks numbers.
+
+    Raises:
+      Refused: one is smaller.
+    """
+    for name, minimum in least.items():
+        value = getattr(flags, name)
+        if not value >= minimum:
+            flag = "--" + name.replace("_", "-")
+            raise Refused(f"{flag}={value}", f"{flag} is at least {minimum}")
+
+
+def need_program(name: str, remedy: str, path: str | None = None) -> None:
+    """Looks for a program; path: of folders, the environment's when None.
+
+    Raises:
+      Refused: it isn't there.
+    """
+    if shutil.which(name, path=path) is None:
+        raise Refused(f"no program {name!r}", remedy)
 
 
 def is_secret(name: str) -> bool:

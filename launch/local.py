@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,10 +25,11 @@ from typing import BinaryIO
 from .command import (
     RESTART_CODES,
     Parser,
-    Refused,
     add_run_flags,
+    at_least,
     environment,
     masked,
+    need_program,
     parse,
     run,
     with_cache,
@@ -241,10 +241,7 @@ def main(argv: Sequence[str]) -> int:
     )  # fmt: skip
     add_run_flags(parser)
     flags, command = parse(parser, argv)
-    for name, least in (("processes", 1), ("devices_per_process", 1), ("grace_seconds", 0), ("restarts", 0)):
-        if not getattr(flags, name) >= least:
-            flag = "--" + name.replace("_", "-")
-            raise Refused(f"{flag}={getattr(flags, name)}", f"{flag} is at least {least}")
+    at_least(flags, processes=1, devices_per_process=1, grace_seconds=0, restarts=0)
     spec = Spec(
         with_cache(command, flags.compile_cache), flags.processes, flags.devices_per_process, flags.platform,
         environment(flags.env, flags.compile_cache),
@@ -252,10 +249,9 @@ def main(argv: Sequence[str]) -> int:
     if flags.dry_run:
         print("\n".join(dry_run(spec, _free_port(), dict(os.environ))))
         return 0
-    if shutil.which(command[0], path=spec.env.get("PATH")) is None:
-        raise Refused(
-            f"no program {command[0]!r}", "give a command that can be run, such as -- python -m vit_jax.train"
-        )
+    need_program(
+        command[0], "give a command that can be run, such as -- python -m vit_jax.train", spec.env.get("PATH")
+    )
     return launch(spec, grace_s=flags.grace_seconds, restarts=flags.restarts)
 
 
