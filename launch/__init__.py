@@ -14,6 +14,7 @@ from collections.abc import Sequence
 LAUNCHERS = {
     "local": "several processes on this machine",
     "gke": "TPU slices or GPU machines of a GKE cluster",
+    "slurm": "GPU machines under SLURM",
 }
 
 

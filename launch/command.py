@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import re
+import shlex
 import shutil
 import sys
 import traceback
@@ -176,6 +177,14 @@ def is_secret(name: str) -> bool:
 def masked(env: Mapping[str, str]) -> dict[str, str]:
     """The variables as they may be printed."""
     return {name: _MASK if is_secret(name) else value for name, value in env.items()}
+
+
+def heredoc(argv: Sequence[str], text: str) -> str:
+    """A line of shell that gives the command a text to read."""
+    end = "EOF"
+    while end in text.splitlines():
+        end += "_"
+    return f"{shlex.join(argv)} <<'{end}'\n{text.rstrip(chr(10))}\n{end}"
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

@@ -31,6 +31,7 @@ from .command import (
     add_run_flags,
     at_least,
     environment,
+    heredoc,
     is_secret,
     masked,
     need_program,
@@ -113,8 +114,9 @@ def _submit(name: str, argv: Sequence[str]) -> int:
     with_job = kubectl(flags, "apply", "-f", "-")
     if flags.dry_run:
         if own_secret is not None:
-            _print_piped(with_secret, {**own_secret, "stringData": masked(own_secret["stringData"])})
-        _print_piped(with_job, manifest(spec))
+            shown = {**own_secret, "stringData": masked(own_secret["stringData"])}
+            print(heredoc(with_secret, json.dumps(shown, indent=2)))
+        print(heredoc(with_job, json.dumps(manifest(spec), indent=2)))
         return 0
     need_program("kubectl", "install kubectl and `gcloud container clusters get-credentials CLUSTER`")
     if own_secret is not None:
@@ -140,7 +142,7 @@ def _xpk(name: str, argv: Sequence[str]) -> int:
     by_file = any(map(is_secret, spec.env))
     if flags.dry_run:
         if by_file:
-            print("cat > env.txt <<'EOF'\n" + "\n".join(_xpk_env(masked(spec.env))) + "\nEOF")
+            print(heredoc(["tee", "env.txt"], "\n".join(_xpk_env(masked(spec.env)))))
         print(shlex.join(xpk_argv(spec, **where, env_file="env.txt" if by_file else "")))
         return 0
     with _private_file("\n".join(_xpk_env(spec.env)) if by_file else "") as path:
@@ -245,10 +247,6 @@ def _parse_spec(name: str, argv: Sequence[str]) -> tuple[Spec, Any]:
         flags.queue, flags.priority, flags.max_restarts, flags.grace_seconds,
     )  # fmt: skip
     return spec, flags
-
-
-def _print_piped(argv: Sequence[str], document: Mapping[str, Any]) -> None:
-    print(f"{shlex.join(argv)} <<'EOF'\n{json.dumps(document, indent=2)}\nEOF")
 
 
 def _call(argv: Sequence[str], document: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Runs the launchers' commands and compares what they print with the files in golden/."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,19 @@ def refusal(launcher, *words, **options):
 def check_golden(name, text):
     """Compares; to accept a change that was meant, write the printed text into the file."""
     assert text == (GOLDEN / name).read_text(), f"golden/{name} differs from:\n{text}"
+
+
+def check_shell(text):
+    """Whether bash reads the text, and shellcheck too where it is installed.
+
+    SC2016 says that $ in single quotes stays $, which is what they are there for.
+    """
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    if shutil.which("shellcheck"):
+        done = subprocess.run(
+            ["shellcheck", "--shell=bash", "--exclude=SC2016", "-"],
+            input=text,
+            text=True,
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stdout

@@ -1,0 +1,57 @@
+sbatch --parsable <<'EOF'
+#!/usr/bin/env bash
+#SBATCH --job-name=l16
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:4
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --cpus-per-task=48
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=TERM@60
+#SBATCH --output=%x-%j.log
+#SBATCH --export=ALL
+#SBATCH '--comment=a b'
+module load cuda
+set -u
+export JAX_OPTIMIZATION_LEVEL=O1
+export XLA_PYTHON_CLIENT_MEM_FRACTION=0.9
+export NCCL_DEBUG=WARN
+export WANDB_RUN_ID=l16
+export WANDB_RESUME=allow
+export OPTIONS='a=b $HOME $(HOME) '"'"'c'"'"''
+: "${HF_TOKEN:?export it before sbatch}"
+export XLA_FLAGS=--xla_gpu_deterministic_ops=true
+export JAX_LOCAL_DEVICE_IDS=0,1,2,3
+export FIRST_CODE="$SLURM_SUBMIT_DIR/$SLURM_JOB_NAME-$SLURM_JOB_ID.code"
+rm -f "$FIRST_CODE"
+srun --cpus-per-task=48 --kill-on-bad-exit=1 bash -c 'stop='"'"''"'"' child='"'"''"'"'
+trap '"'"'stop=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null'"'"' TERM
+"$@" &
+child=$!
+[ -z "$stop" ] || kill -TERM "$child" 2>/dev/null
+wait "$child"
+code=$?
+while kill -0 "$child" 2>/dev/null; do
+  wait "$child"
+  code=$?
+done
+if [ "$code" -ne 0 ]; then (set -C; echo "$code" > "$FIRST_CODE") 2>/dev/null; fi
+exit "$code"
+' task python -m vit_jax.train '--config=my configs/l16.py:a='"'"'b'"'"'' '--workdir=gs://b/$x "y"'
+code=$?
+if [ -s "$FIRST_CODE" ]; then code=$(cat "$FIRST_CODE"); fi
+rm -f "$FIRST_CODE"
+case "$code" in
+  42 | 134 | 137 | 143)
+    if [ "${SLURM_RESTART_COUNT:-0}" -lt 3 ]; then
+      echo "launch: exit code $code: queued again"
+      scontrol requeue "$SLURM_JOB_ID"
+    else
+      echo "launch: exit code $code after 3 restarts"
+    fi
+    ;;
+esac
+exit "$code"
+EOF
