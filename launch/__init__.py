@@ -13,6 +13,7 @@ from collections.abc import Sequence
 # Name -> what it starts on.
 LAUNCHERS = {
     "local": "several processes on this machine",
+    "tpu_vm": "TPU slices as queued resources",
     "gke": "TPU slices or GPU machines of a GKE cluster",
     "slurm": "GPU machines under SLURM",
 }

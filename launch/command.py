@@ -198,8 +198,13 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         return main(argv)
     except SystemExit as e:  # argparse's --help
         return e.code if isinstance(e.code, int) else EXIT_FAILED
-    except (Refused, Failed, OSError) as e:
+    except KeyboardInterrupt:
+        print("error: interrupted (what runs elsewhere goes on)", file=sys.stderr, flush=True)
+        return 130
+    except Exception as e:
         if "--debug" in own:
             traceback.print_exc()
-        print(f"error: {e}", file=sys.stderr, flush=True)
+        known = isinstance(e, (Refused, Failed, OSError))
+        message = str(e) if known else f"{type(e).__name__}: {e} (--debug shows the traceback)"
+        print(f"error: {message}", file=sys.stderr, flush=True)
         return EXIT_REFUSED if isinstance(e, Refused) else EXIT_FAILED

@@ -35,22 +35,13 @@ from .command import (
     run_id_env,
     with_cache,
 )
+from .shell import SUPERVISE
 from .xla_flags import gpu_env
 
-# Runs a process, passes SIGTERM on to it, and notes its code if it is the first to fail: srun tells the highest one
-# only, which after a failure is that of the processes that were stopped because of it.
-_TASK = """\
-stop='' child=''
-trap 'stop=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
-"$@" &
-child=$!
-[ -z "$stop" ] || kill -TERM "$child" 2>/dev/null
-wait "$child"
-code=$?
-while kill -0 "$child" 2>/dev/null; do
-  wait "$child"
-  code=$?
-done
+# Notes the code of a process that is the first to fail: srun tells the highest one only, which after a failure is
+# that of the processes that were stopped because of it.
+_TASK = f"""\
+{SUPERVISE}\
 if [ "$code" -ne 0 ]; then (set -C; echo "$code" > "$FIRST_CODE") 2>/dev/null; fi
 exit "$code"
 """

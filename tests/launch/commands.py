@@ -64,3 +64,11 @@ def check_shell(text):
             capture_output=True,
         )
         assert done.returncode == 0, done.stdout
+
+
+def alive(pid):
+    """Whether a process of this number runs; a zombie doesn't."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

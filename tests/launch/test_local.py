@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from launch import local
 from launch.command import RESTART_CODES
+from tests.launch.commands import ROOT, alive
 
-ROOT = Path(__file__).resolve().parents[2]
 PYTHON = (sys.executable, "-I", "-S", "-u", "-c")
 
 
@@ -40,14 +39,6 @@ def finish(process, seconds=30):
 
 def run(code, *flags, **options):
     return finish(start(code, *flags, **options))
-
-
-def alive(pid):
-    """Whether a process of this number runs; a zombie doesn't."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition, what):
