@@ -178,6 +178,54 @@ def get_config() -> ConfigDict:
     c.eval = ConfigDict()
     _duration(c.eval, "every")  # besides the final one
     c.eval.global_batch = placeholder(int)  # None: global_batch
+    # For label vectors, precision at 1 and mean average precision too; keeps all logits of the split in memory.
+    c.eval.average_precision = True
+
+    # ---- frozen features: evaluated as eval/<name>/<method>/... whenever data.test is, or at an interval of their
+    # own, on data sets with classes of their own
+    c.features = ConfigDict()
+    # (name, SOURCE, train split, test split) each: (("pets", "tfds:oxford_iiit_pet", "train", "test"),). An empty
+    # SOURCE means data.train and data.test, of the checkpoint's own run with `evaluate`.
+    c.features.data = ()
+    c.features.methods = ("fewshot",)  # of fewshot, linear, knn; knobs below
+    # pre_logits: the classifier's input | logits | cls | patches (mean of the patch tokens) | cls_patches (both)
+    c.features.representation = "pre_logits"
+    c.features.cache = ""  # folder where `evaluate` keeps features; "": nowhere
+    _duration(c.features, "every")  # None: as eval.every
+    # Closed-form least squares on a few images per class; accuracy, and its standard deviation over the draws.
+    c.fewshot = ConfigDict()
+    c.fewshot.shots = (1, 5, 10, 25)  # images per class
+    c.fewshot.seeds = 3  # draws 0, 1, ... of the training images
+    c.fewshot.l2 = 2.0**10  # big_vision's, for all data sets
+    c.fewshot.l2_sweep = ()  # also with the best of these, chosen by other draws on images of train; (): not
+    # Logistic regression on all of train: mean cross-entropy + l2 / 2 |W|^2 on standardised features.
+    c.linear = ConfigDict()
+    c.linear.solver = "lbfgs"  # lbfgs | sgd (momentum 0.9, cosine) for sets too large for that
+    c.linear.l2 = (1e-4, 1e-3, 1e-2, 1e-1)  # of several, the best on a tenth of train
+    c.linear.max_steps = 1000  # lbfgs
+    c.linear.lr = 0.1  # sgd, and the rest
+    c.linear.epochs = 100
+    c.linear.batch_size = 512
+    # Votes of the nearest training images by cosine similarity s, weighted by exp(s / temperature).
+    c.knn = ConfigDict()
+    c.knn.k = (10, 20)
+    c.knn.temperature = 0.07
+
+    # ---- ImageNet's other test sets, for classifiers of its 1000 classes: eval/real/..., eval/v2/... "": off
+    c.imagenet = ConfigDict()
+    c.imagenet.real = ""  # SOURCE of the validation images, whose file names carry their number
+    c.imagenet.real_labels = "real.json"  # ReaL's label sets
+    c.imagenet.v2 = ""  # SOURCE of ImageNet-V2, whose folders are class numbers
+    c.imagenet.a = (
+        ""  # SOURCE of ImageNet-A, folders of WordNet ids; those classes' logits alone are compared
+    )
+    c.imagenet.r = ""  # SOURCE of ImageNet-R, likewise
+    c.imagenet.objectnet = ""  # SOURCE of ObjectNet
+    c.imagenet.objectnet_classes = "objectnet.json"  # {folder: [classes by number or name, ...]}
+    c.imagenet.classes = (
+        ""  # file of WordNet ids, one a line, in the order of the logits; "": the run's classes
+    )
+
     _duration(c, "log_every")
     c.log_every_steps = 50
     c.tensorboard = True

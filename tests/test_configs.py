@@ -12,9 +12,11 @@ from vit_jax import job as job_lib
 from vit_jax.data import preprocess
 from vit_jax.data.dataset import DataFacts
 from vit_jax.data.sources import parse_spec
+from vit_jax.errors import UsageError
 
 NAMES = sorted(p.stem for p in config_lib.shipped_configs().glob("[!_]*.py"))
-RUNNABLE = [name for name in NAMES if name != "base"]
+EVALUATED = ("fewshot",)  # for vit_jax.evaluate
+RUNNABLE = [name for name in NAMES if name not in ("base", *EVALUATED)]
 NATURAL_SIZE = {"digits": 8, "idx": 28}  # of sources whose images need no resize
 
 
@@ -34,7 +36,8 @@ def test_docstring_says_what_it_is_and_the_command(name):
     doc = ast.get_docstring(ast.parse(text))
     assert doc
     if name != "base":
-        assert f"--config=configs/{name}.py" in doc and "--workdir=" in doc
+        assert f"--config=configs/{name}.py" in doc
+        assert ("--checkpoint=" if name in EVALUATED else "--workdir=") in doc
         assert re.search(r"paper row|Table \d", doc)
 
 
@@ -70,3 +73,22 @@ def test_steps_on_a_shrunken_model(name):
         np.any(a != b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
     ]
     assert any(moved)
+
+
+def test_the_few_shot_config_by_argument():
+    config = config_lib.load("fewshot")
+    assert config.features.data == (("own", "", "", ""),)
+    assert set(config.features.methods) == {"fewshot", "linear", "knn"}
+    assert (config.fewshot.l2, config.fewshot.shots, config.fewshot.seeds) == (1024, (1, 5, 10, 25), 3)
+    config = config_lib.load(
+        "fewshot:folder:a/pets+folder:b/cars,methods=knn,test=validation,imagenet=/x,sets=real+a"
+    )
+    assert config.features.data == (
+        ("pets", "folder:a/pets", "", "validation"), ("cars", "folder:b/cars", "", "validation"),
+    )  # fmt: skip
+    assert config.imagenet.real == "folder:/x/validation@all" and config.imagenet.a == "folder:/x/a@all"
+    assert config.imagenet.v2 == "" and config.imagenet.real_labels == "/x/real.json"
+    assert config_lib.load("fewshot:methods=").features.data == ()
+    for wrong in ("methods=svm", "data=digits,methods=", "imagenet=/x,sets=sketch", "folder=a"):
+        with pytest.raises(UsageError):
+            config_lib.load(f"fewshot:{wrong}")

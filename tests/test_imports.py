@@ -18,8 +18,8 @@ LEVELS = [
     {"optim", "step", "checkpoint_reader", "metrics", "cli", "flops", "formats", "export"},
     {"evaluators", "checkpoint", "model_config"},
     {"job", "runs"},
-    {"loop", "pretrained", "benchmarks"},
-    {"start", "trained"},
+    {"evaluation", "pretrained", "benchmarks"},
+    {"loop", "start", "trained"},
     {"predictor", "sweep"},
     {"train", "evaluate", "predict", "convert", "bench"},
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit_jax.models import create_model, list_models
+    from vit_jax.models.features import dense_features
     from vit_jax.predictor import Predictor
     from vit_jax.pretrained import load
 
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Predictor": "vit_jax.predictor",
     "create_model": "vit_jax.models",
+    "dense_features": "vit_jax.models.features",
     "list_models": "vit_jax.models",
     "load": "vit_jax.pretrained",
 }
-__all__ = ["Predictor", "create_model", "list_models", "load"]
+__all__ = ["Predictor", "create_model", "dense_features", "list_models", "load"]
 
 
 def __getattr__(name: str) -> Any:

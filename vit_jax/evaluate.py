@@ -1,24 +1,51 @@
-"""Evaluates a run's checkpoint on its own split, or on other data with the same classes; prints one JSON line.
+"""Evaluates a checkpoint: a run on its own split or on other data, or any weights as a config says; one JSON line.
 
-python -m vit_jax.evaluate --checkpoint=runs/quickstart
-python -m vit_jax.evaluate --checkpoint=runs/quickstart@best --data='digits@test[:100]'
+    python -m vit_jax.evaluate --checkpoint=runs/quickstart
+    python -m vit_jax.evaluate --checkpoint=runs/quickstart@best --data='digits@test[:100]'
+    python -m vit_jax.evaluate --checkpoint=B_16.npz --config=configs/fewshot.py:data=folder:flowers
+
+The config's data.val and data.test are classified; `features` has few-shot, linear and nearest-neighbour
+evaluation, `imagenet` ReaL, V2, A, R and ObjectNet. What fails is named on stderr, the rest is printed, and the
+exit code is 1.
 """
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
+from ml_collections import ConfigDict
 
-from vit_jax import cli, distributed, runs, workdir
-from vit_jax import config as config_lib
+from vit_jax import cli, distributed, evaluation, runs, trained, workdir
 from vit_jax import job as job_lib
-from vit_jax.data.dataset import open_eval_data
+from vit_jax.data import sources
+from vit_jax.data.dataset import EVAL_SPLITS, DataFacts, EvalData, full_spec, open_eval_data
 from vit_jax.data.preprocess import with_range_of
-from vit_jax.errors import UsageError
-from vit_jax.evaluators.classification import Classification
-from vit_jax.formats.adapt import place
+from vit_jax.errors import RunFailed, UsageError
+from vit_jax.formats.adapt import adapt, place
+from vit_jax.formats.weights import Weights
 from vit_jax.step import TrainState
+
+_log = logging.getLogger("vit_jax.evaluate")  # by name: run as a command, __name__ is __main__
+
+# Groups of a given config that say what is evaluated, and where; the rest is the checkpoint's.
+_GIVEN = ("data", "eval", "features", "fewshot", "linear", "knn", "imagenet", "mesh", "distributed")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything open and checked."""
+
+    job: job_lib.EvalJob
+    data: EvalData
+    extra: evaluation.Extra
+    params: Any
+    step: int
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,54 +53,182 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
       UsageError: refused before any work.
+      RunFailed: some evaluators failed; the results of the others are printed.
     """
-    parser = cli.Parser("python -m vit_jax.evaluate", __doc__)
-    parser.add_argument("--checkpoint", required=True, help="a run directory: RUN, RUN@STEP or RUN@best")
-    parser.add_argument("--data", help="SOURCE[@SPLIT] to evaluate on; default: the run's own val and test")
-    parser.add_argument("--preprocess", help="default: the run's data.preprocess_eval")
-    parser.add_argument(
-        "--subtree", choices=("params", "ema"), default="params", help="which parameters; default: params"
-    )
-    parsed = cli.parse(parser, argv, config_required=False)
+    parsed = cli.parse(_parser(), argv, config_required=False)
     flags = parsed.flags
-    reader, step = runs.open_run(flags.checkpoint)
-    run = reader.folder.parent
-    config = config_lib.from_dict(workdir.read_config(run))
-    if parsed.config is not None:  # data, mesh and batch of the given config, the run's model
-        config.data, config.eval, config.mesh = parsed.config.data, parsed.config.eval, parsed.config.mesh
+    details = Path(flags.details) if flags.details else None
+    if details is not None and (details.suffix not in _WRITERS or not details.absolute().parent.is_dir()):
+        raise UsageError(f"--details={details}", "give a file ending in .json or .npz in an existing folder")
+    settings = (parsed.config or trained.stored_config(flags.checkpoint)).distributed
+    distributed.initialize(
+        init_timeout_s=settings.init_timeout_seconds,
+        heartbeat_timeout_s=settings.heartbeat_seconds,
+        shutdown_timeout_s=settings.heartbeat_seconds,
+    )
+    weights, config = trained.open_checkpoint(
+        flags.checkpoint, subtree=flags.subtree, fields=cli.model_fields(flags.field)
+    )
+    prepared = _prepare(flags, weights, config, parsed.config)
+    with cli.work():
+        results, arrays, failed = _run(prepared, details=details is not None)
+    if distributed.is_main():
+        if details is not None:
+            _write(details, arrays)
+        print(json.dumps(workdir.plain({"checkpoint": flags.checkpoint, "step": prepared.step} | results)),
+              flush=True)  # fmt: skip
+    distributed.shutdown()
+    if failed:
+        raise RunFailed("; ".join(failed))
+    return distributed.EXIT_OK
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser("python -m vit_jax.evaluate", __doc__)
+    parser.add_argument(
+        "--checkpoint", required=True, help="RUN, RUN@STEP, RUN@best, or a file or folder of weights"
+    )
+    parser.add_argument("--data", help="SOURCE[@SPLIT] to evaluate on; default: the run's own val and test")
+    parser.add_argument("--preprocess", help="default: the config's or the checkpoint's data.preprocess_eval")
+    parser.add_argument("--subtree", help="params | ema, or a part of a file; default: the parameters")
+    parser.add_argument("--classes", metavar="FILE", help="class names of weights that have none, one a line")
+    parser.add_argument(
+        "--details", metavar="FILE",
+        help="also write arrays there, .json or .npz: accuracy and count by class, calibration, confusions",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cache", metavar="DIR", help="keep features there; default: the config's features.cache"
+    )
+    cli.add_fields(parser)
+    return parser
+
+
+def _prepare(flags: Any, weights: Weights, config: ConfigDict, given: ConfigDict | None) -> Prepared:
+    own = (config.data.train, config.data.test or config.data.val)
+    preprocess = config.data.preprocess_eval
+    if given is not None:
+        for name in _GIVEN:
+            config[name] = given[name]
+        if given.data.preprocess_eval:
+            preprocess = with_range_of(preprocess, given.data.preprocess_eval)
+    else:
+        config.features.data = ()  # what was evaluated in training isn't asked for again
+        for name in ("real", "v2", "a", "r", "objectnet"):
+            config.imagenet[name] = ""
     if flags.data is not None:
         config.data.val, config.data.test = "", flags.data
     if flags.preprocess is not None:
-        config.data.preprocess_eval = with_range_of(config.data.preprocess_eval, flags.preprocess)
-
-    distributed.initialize(
-        init_timeout_s=config.distributed.init_timeout_seconds,
-        heartbeat_timeout_s=config.distributed.heartbeat_seconds,
-        shutdown_timeout_s=config.distributed.heartbeat_seconds,
+        preprocess = with_range_of(preprocess, flags.preprocess)
+    if flags.cache is not None:
+        config.features.cache = flags.cache
+    config.data.preprocess_eval = preprocess
+    program = trained.check_preprocess(preprocess, weights, config)
+    if weights.layout != runs.LAYOUT:
+        trained.fit_mesh(config, jax.devices())
+    num_classes = weights.fields["num_classes"]
+    classes = _classes(flags.classes or config.imagenet.classes, weights, config)
+    if num_classes:
+        data = open_eval_data(config.data, classes=classes, num_classes=num_classes)
+    elif any(config.data[name] for name in EVAL_SPLITS):
+        raise UsageError(
+            f"{flags.checkpoint} has no classes: it gives features", "evaluate these with features.data"
+        )
+    else:
+        data = open_eval_data(config.data, classes=(), num_classes=0)
+    extra = evaluation.open_extra(
+        config, own=own, classes=_logit_names(flags, weights, config), num_classes=num_classes
     )
-    data = open_eval_data(config.data, classes=workdir.read_classes(run), num_classes=config.num_classes)
-    if not data.evals:
-        raise UsageError("nothing to evaluate on", "give --data=SOURCE[@SPLIT]")
-    job = job_lib.build_eval(config, data.facts())
-    step, params = reader.restore_arrays(step, subtree=flags.subtree)
-    params = place(params, job.abstract_params)
-    with cli.work():
-        eval_step = job.lower_eval_step().compile()
-        results: dict[str, object] = {"checkpoint": flags.checkpoint, "step": step}
-        for name in data.evals:
-            batches = data.eval_batches(name, global_batch=job.eval_batch, sharding=job.batch_sharding)
-            found = Classification(batches, eval_step).run(_state(params, step))
-            results |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
-    if distributed.is_main():
-        print(json.dumps(results), flush=True)
-    distributed.shutdown()
-    return distributed.EXIT_OK
+    if not data.evals and not extra:
+        raise UsageError(
+            "nothing to evaluate on", "give --data=SOURCE[@SPLIT], or a config with features.data"
+        )
+    mean, std = program.normalize
+    facts = data.facts() if data.evals else DataFacts(
+        0, num_classes, (*config.model.image_size, config.model.channels), (),
+        tuple(map(float, mean)), tuple(map(float, std)),
+    )  # fmt: skip
+    job = job_lib.build_eval(config, facts)
+    params = place(adapt(weights, job.model), job.abstract_params)
+    return Prepared(job, data, extra, params, weights.step or 0)
+
+
+def _logit_names(flags: Any, weights: Weights, config: ConfigDict) -> Sequence[str] | None:
+    """Names by logit, where they are known."""
+    path = flags.classes or config.imagenet.classes
+    return workdir.read_class_file(path) if path else weights.classes
+
+
+def _classes(path: str, weights: Weights, config: ConfigDict) -> tuple[str, ...]:
+    """The class map of data.val and data.test."""
+    if path:
+        names = workdir.read_class_file(path)
+        if len(names) != weights.fields["num_classes"]:
+            raise UsageError(
+                f"{path} names {len(names)} classes, the model has {weights.fields['num_classes']}",
+                "give as many, in order",
+            )
+        return names
+    if weights.classes is not None:
+        return weights.classes
+    spec = next((config.data[name] for name in EVAL_SPLITS if config.data[name]), None)
+    if spec is None:
+        return ()
+    found = sources.open_source(full_spec(spec, config.data.train), default_split="test").classes
+    if len(found) != weights.fields["num_classes"]:
+        raise UsageError(
+            f"{weights.origin} has {weights.fields['num_classes']} classes without names, "
+            f"the data has {len(found)}",
+            "give --classes=FILE with their names, one a line",
+        )
+    _log.warning("%s has no class names: they are taken to be the data's, in its order", weights.origin)
+    return tuple(found)
+
+
+def _run(prepared: Prepared, *, details: bool) -> tuple[dict[str, Any], dict[str, np.ndarray], list[str]]:
+    """Results, arrays, and a line for each evaluator that failed."""
+    evaluators = evaluation.build(
+        prepared.job, prepared.data, prepared.extra, final_only=True, details=details
+    ).by_name
+    state = _state(prepared.params, prepared.step)
+    results: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    failed = []
+    for name, evaluator in evaluators.items():
+        try:
+            found = evaluator.run(state)
+        except (UsageError, RunFailed, ValueError) as error:
+            if len(evaluators) == 1:
+                raise
+            _log.warning("%s not evaluated: %s", name, error)
+            failed.append(f"{name}: {error}")
+            continue
+        results |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
+        arrays |= {f"{name}/{key}": value for key, value in getattr(evaluator, "details", {}).items()}
+    return results, arrays, failed
 
 
 def _state(params: object, step: int) -> TrainState:
     """A state with nothing but parameters, for the evaluators."""
     zero = jax.numpy.zeros((), jax.numpy.int32)
     return TrainState(step=zero + step, params=params, opt_state=(), skipped=zero, skipped_in_a_row=zero)
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    try:
+        _WRITERS[path.suffix](path, arrays)
+    except OSError as error:
+        _log.warning("%s can't be written: %s", path, error.strerror)
+
+
+def _write_json(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    path.write_text(json.dumps(workdir.plain({k: v.tolist() for k, v in arrays.items()})) + "\n")
+
+
+def _write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(path, **arrays)
+
+
+_WRITERS = {".json": _write_json, ".npz": _write_npz}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ compile.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from vit_jax import durations, flops, losses, model_config, optim, param_groups, schedules, sharding, step
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
+from vit_jax.models.features import check_representation
 from vit_jax.models.vit import ViT
 
 PyTree = Any
@@ -57,11 +58,23 @@ class EvalJob:
         }
         return {k: jax.ShapeDtypeStruct(s, d, sharding=self.batch_sharding) for k, (s, d) in shapes.items()}
 
-    def lower_eval_step(self) -> jax.stages.Lowered:
+    def lower_eval_step(self, *, confusion: bool = False) -> jax.stages.Lowered:
         """The evaluation step (params, batch) -> sums, traced."""
-        function = functools.partial(step.eval_step, model=self.model, task=self.task)
+        function = functools.partial(step.eval_step, model=self.model, task=self.task, confusion=confusion)
         jitted = jax.jit(function, out_shardings=sharding.replicated(self.mesh))
         return jitted.lower(self.abstract_params, self.abstract_batch(self.eval_batch))
+
+    def features_step(self, representation: str) -> Callable[[PyTree, step.Batch], dict[str, jax.Array]]:
+        """The step (params, batch) -> rows, labels and mask, whole on every process; compiled when first used.
+
+        Raises:
+          UsageError: the model has no such representation.
+        """
+        check_representation(self.model, representation)
+        function = functools.partial(
+            step.features_step, model=self.model, scale=self.facts, representation=representation
+        )
+        return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
 
 
 @dataclass(frozen=True)
@@ -157,9 +170,9 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
         groups=groups,
         schedule=schedule,
         total_steps=total,
-        log_every=_in_steps(config, facts, config, "log_every") or total,
-        eval_every=_in_steps(config, facts, config.eval, "every", "eval."),
-        checkpoint_every=_in_steps(config, facts, config.checkpoint, "every", "checkpoint."),
+        log_every=in_steps(config, facts, config, "log_every") or total,
+        eval_every=in_steps(config, facts, config.eval, "every", "eval."),
+        checkpoint_every=in_steps(config, facts, config.checkpoint, "every", "checkpoint."),
         abstract_state=_placed(config, shapes, mesh),
         flops_per_image=flops.TRAIN_PER_FORWARD * flops.forward_flops(model),
     )
@@ -194,20 +207,20 @@ def schedule_of(config: ConfigDict, facts: DataFacts) -> tuple[schedules.Schedul
     Raises:
       UsageError: no length, two lengths, or a warm-up and cool-down that don't fit into it.
     """
-    total = _in_steps(config, facts, config, "total", required=True)
+    total = in_steps(config, facts, config, "total", required=True)
     schedule = schedules.make_schedule(
         config.schedule,
         peak=config.optim.lr,
         total_steps=total,
-        warmup_steps=_in_steps(config, facts, config, "warmup") or 0,
-        cooldown_steps=_in_steps(config, facts, config, "cooldown") or 0,
+        warmup_steps=in_steps(config, facts, config, "warmup") or 0,
+        cooldown_steps=in_steps(config, facts, config, "cooldown") or 0,
         linear_end=config.schedule_end_lr,
         timescale=config.schedule_timescale_steps,
     )
     return schedule, total
 
 
-def _in_steps(
+def in_steps(
     config: ConfigDict,
     facts: DataFacts,
     group: ConfigDict,
@@ -215,6 +228,7 @@ def _in_steps(
     prefix: str = "",
     required: bool = False,
 ) -> int | None:
+    """The duration `name` of a group of the config in steps; None: not given. `prefix` is for messages."""
     return durations.to_steps(
         prefix + name,
         steps=group[f"{name}_steps"],

@@ -13,18 +13,20 @@ import functools
 import logging
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
 import jax
 
-from vit_jax import distributed, flops
+from vit_jax import distributed, evaluation, flops
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import Dataset
 from vit_jax.data.pipeline import step_indices
 from vit_jax.errors import UsageError, known_names
-from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluation import Evaluators, Extra
+from vit_jax.evaluators.features import NotFinite
 from vit_jax.job import Job
 from vit_jax.metrics import StepLog, shows_bars
 from vit_jax.profile import Profile
@@ -71,6 +73,7 @@ def train(
     state: TrainState,
     start_step: int,
     buckets: Buckets,
+    extra: Extra,
 ) -> Outcome:
     """Trains from `start_step` to the end of the job, evaluates, and leaves a checkpoint of the last step.
 
@@ -82,6 +85,7 @@ def train(
       state: at `start_step`; donated.
       start_step: batches that it has seen.
       buckets: of wall-clock time, begun with the process.
+      extra: the data of evaluators besides val and test.
 
     Raises:
       RunFailed: NonFinite, DataError, CheckpointFailed; what was saved before stays.
@@ -92,23 +96,15 @@ def train(
     examples = _examples_file(job, workdir)
     throughput = Throughput(job.flops_per_image, _peak_flops(job))
 
-    with buckets.bucket("compile"):
-        eval_step = job.lower_eval_step().compile()
-        train_step = job.lower_train_step().compile() if start_step < job.total_steps else None
-        checkpoints.prepare(state)
-
     def on_batch() -> None:
         watchdog.pat()
         poll()
 
-    evaluators = {
-        name: Classification(
-            dataset.eval_batches(name, global_batch=job.eval_batch, sharding=job.batch_sharding),
-            eval_step,
-            on_batch=on_batch,
-        )
-        for name in dataset.evals
-    }
+    with buckets.bucket("compile"):
+        evaluators = evaluation.build(job, dataset, extra, on_batch=on_batch)
+        train_step = job.lower_train_step().compile() if start_step < job.total_steps else None
+        checkpoints.prepare(state)
+
     ids = functools.partial(step_indices, config.seed, global_batch=config.global_batch, n=len(dataset.train))
     log = StepLog(
         writer,
@@ -144,10 +140,10 @@ def train(
                         checkpoints.save(step, state)
                     saved_at = monotonic()
                 # Also at start_step: the run before may have ended between the save and the evaluation.
-                if step > 0 and job.eval_every and step % job.eval_every == 0:
+                if step > 0 and (due := evaluators.due(step)):
                     log.flush()
                     with buckets.bucket("eval"):
-                        results = _evaluate(evaluators, state, step, writer, watchdog)
+                        results = _evaluate(evaluators, due, state, step, writer, watchdog)
                     with buckets.bucket("checkpoint"):
                         _keep_best(best, config.checkpoint.best_metric, results, step, state)
                 throughput.pause(monotonic() - began)
@@ -173,7 +169,7 @@ def train(
             with buckets.bucket("checkpoint"):
                 checkpoints.save(step, state)
         with buckets.bucket("eval"):
-            outcome.results = _evaluate(evaluators, state, step, writer, watchdog)
+            outcome.results = _evaluate(evaluators, evaluators.by_name, state, step, writer, watchdog)
         with buckets.bucket("checkpoint"):
             _keep_best(best, config.checkpoint.best_metric, outcome.results, step, state)
     except Preempted:
@@ -229,19 +225,29 @@ def _due(step: int, every_steps: int | None, saved_at: float, every_minutes: flo
 
 
 def _evaluate(
-    evaluators: dict[str, Classification], state: TrainState, step: int, writer: Writer, watchdog: Watchdog
+    evaluators: Evaluators,
+    names: Iterable[str],
+    state: TrainState,
+    step: int,
+    writer: Writer,
+    watchdog: Watchdog,
 ) -> dict[str, float]:
-    """Runs every evaluator, on the average of the parameters too; writes and returns `eval/<name>/<metric>`."""
-    runs = {name: (evaluator, state) for name, evaluator in evaluators.items()}
+    """Runs the named ones, on the average of the parameters too; writes and returns `eval/<name>/<metric>`."""
+    runs = {name: (evaluators.by_name[name], state) for name in names}
     if state.ema:
         averaged = state.replace(params=state.ema)
-        runs |= {f"{name}_ema": (evaluator, averaged) for name, evaluator in evaluators.items()}
+        runs |= {f"{name}_ema": (evaluator, averaged) for name, (evaluator, _) in runs.items()}
     results = {}
     for name, (evaluator, evaluated) in runs.items():
         watchdog.pat()
-        found = {f"eval/{name}/{metric}": value for metric, value in evaluator.run(evaluated).items()}
+        try:
+            found = {f"eval/{name}/{metric}": value for metric, value in evaluator.run(evaluated).items()}
+        except NotFinite as error:  # the run's own guard decides whether it goes on
+            _log.warning("step %d: %s not evaluated: %s", step, name, error)
+            continue
         _log.info("step %d  %s", step, "  ".join(f"{key} {value:.6g}" for key, value in found.items()))
-        if not math.isfinite(found[f"eval/{name}/loss"]):
+        loss = found.get(f"eval/{name}/loss")
+        if loss is not None and not math.isfinite(loss):
             _log.warning("step %d: the loss on %s isn't finite", step, name)
         results |= found
     writer.write(step, results)
@@ -251,7 +257,7 @@ def _evaluate(
 def _keep_best(
     best: Checkpoints | None, metric: str, results: dict[str, float], step: int, state: TrainState
 ) -> None:
-    if best is not None:
+    if best is not None and metric in results:  # not where evaluators of another interval ran alone
         best.save_best(step, state, results[metric])
 
 

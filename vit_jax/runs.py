@@ -96,5 +96,6 @@ def read_run(spec: str, subtree: str | None, hints: dict[str, Any] | None = None
         classes=workdir.read_classes(run),
         loss=config.loss,
         preprocess=config.data.preprocess_eval,
+        step=step,
         notes=tuple(notes),
     )

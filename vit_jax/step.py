@@ -15,6 +15,7 @@ from flax import linen as nn
 from flax import struct
 
 from vit_jax import losses, mixup
+from vit_jax.models.features import represent
 from vit_jax.param_groups import merge, split
 
 PyTree = Any
@@ -268,20 +269,72 @@ def predict_step(params: PyTree, images: jax.Array, *, model: nn.Module, scale: 
     return model.apply({"params": params}, normalize(images, scale), train=False)[0]
 
 
-def eval_step(params: PyTree, batch: Batch, *, model: nn.Module, task: Task) -> dict[str, jax.Array]:
-    """Sums over the rows of a batch that count (mask 1), float32 scalars.
+# Of the calibration error: equal widths, as in Guo et al. (arXiv 1706.04599).
+CALIBRATION_BINS = 15
+
+
+def features_step(
+    params: PyTree, batch: Batch, *, model: nn.Module, scale: Scale, representation: str
+) -> dict[str, jax.Array]:
+    """A vector for each image, beside what it belongs to.
+
+    Args:
+      representation: one of `models.features.REPRESENTATIONS`.
 
     Returns:
-      correct: rows whose top class is (among) the label's; loss: cross-entropy without smoothing; count: rows
-      with a mask; labelled: of those, the rows with at least one class (the denominator of the accuracy).
+      rows float32 [B, D]; label and mask, those of the batch.
+    """
+    outputs = model.apply({"params": params}, normalize(batch["image"], scale), train=False)
+    rows = represent(model, *outputs, representation)
+    return {"rows": rows, "label": batch["label"], "mask": batch["mask"]}
+
+
+def eval_step(
+    params: PyTree, batch: Batch, *, model: nn.Module, task: Task, confusion: bool = False
+) -> dict[str, jax.Array]:
+    """Sums over the rows of a batch that count (mask 1), float32.
+
+    Args:
+      confusion: whether to count confusions too: K x K numbers.
+
+    Returns:
+      Scalars: correct: rows whose top class is (among) the label's; correct_top5: rows with one of it among the
+      five largest; loss: cross-entropy without smoothing; count: rows with a mask; labelled: of those, the rows
+      with at least one class (the denominator of the accuracies).
+      calibration [3, bins]: rows, sum of confidences (softmax of the top class), and correct rows by confidence.
+      class_count, class_correct [K]: rows of each class, and the correct ones among them; for class indices.
+      confusion [K, K]: rows of class i whose top class is j.
     """
     logits = predict_step(params, batch["image"], model=model, scale=task)
-    targets = losses.to_targets(batch["label"], task.num_classes)
+    labels = batch["label"]
+    targets = losses.to_targets(labels, task.num_classes)
     mask = batch["mask"]
     correct, labelled = losses.top1_correct(logits, targets)
-    return {
+    correct_top5, _ = losses.topk_correct(logits, targets, 5)
+    counted = labelled * mask
+    sums = {
         "correct": jnp.sum(correct * mask),
-        "labelled": jnp.sum(labelled * mask),
+        "correct_top5": jnp.sum(correct_top5 * mask),
+        "labelled": jnp.sum(counted),
         "loss": jnp.sum(task.eval_loss(logits, targets) * mask),
         "count": jnp.sum(mask),
+        "calibration": _calibration(logits, correct, counted),
     }
+    if labels.ndim == 1:
+        by_class = targets * mask[:, None]
+        sums["class_count"] = jnp.sum(by_class, axis=0)
+        sums["class_correct"] = jnp.sum(by_class * correct[:, None], axis=0)
+        if confusion:
+            best = jax.nn.one_hot(jnp.argmax(logits, axis=-1), task.num_classes)
+            sums["confusion"] = jnp.matmul(by_class.T, best, precision="highest")
+    return sums
+
+
+def _calibration(logits: jax.Array, correct: jax.Array, counted: jax.Array) -> jax.Array:
+    """[3, bins]: rows, confidence and correct rows, by bins of the confidence; a NaN counts in none."""
+    confidence = jnp.max(jax.nn.softmax(logits.astype(jnp.float32)), axis=-1)
+    place = jnp.clip((confidence * CALIBRATION_BINS).astype(jnp.int32), 0, CALIBRATION_BINS - 1)
+    known = ~jnp.isnan(confidence)
+    chosen = jax.nn.one_hot(place, CALIBRATION_BINS) * (counted * known)[:, None]
+    per_row = jnp.stack([jnp.ones_like(confidence), jnp.where(known, confidence, 0.0), correct])
+    return jnp.matmul(per_row, chosen, precision="highest")

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from vit_jax import (
     cli,
     distributed,
+    evaluation,
     loop,
     model_config,
     optim,
@@ -44,7 +45,8 @@ _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__
 # Keys that may differ from the stored config when a run goes on: they change where, how fast and how chattily it
 # runs, not what it computes.
 MAY_CHANGE_ON_RESUME = (
-    "mesh.*", "fsdp_min_size", "distributed.*", "checkpoint.*", "eval.*", "log_*", "profile.*", "tensorboard",
+    "mesh.*", "fsdp_min_size", "distributed.*", "checkpoint.*", "eval.*", "features.*", "fewshot.*", "linear.*",
+    "knn.*", "imagenet.*", "log_*", "profile.*", "tensorboard",
     "watchdog_minutes", "compile_cache", "allow_*", "resume", "init", "init_*", "sweep.*",
     "data.num_threads", "data.num_workers", "data.prefetch_*",
 )  # fmt: skip
@@ -102,6 +104,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     weights = _resolve_model(config, dataset, path)
     job = job_lib.build(config, dataset.facts())
     loop.check_best_metric(config.checkpoint.best_metric, dataset, ema=config.ema_decay is not None)
+    extra = _open_extra(config, dataset)
     opened = workdir.open_workdir(
         path,
         config_lib.to_dict(config),
@@ -124,12 +127,21 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
         _warn_of_another_total(job, opened, step)
         if step >= job.total_steps:
             _log.info("already finished at step %d", step)
-        outcome = loop.train(job, dataset, path, checkpoints, best, state, step, buckets)
+        outcome = loop.train(job, dataset, path, checkpoints, best, state, step, buckets, extra)
         checkpoints.close()
         if best is not None:
             best.close()
     _report(outcome, path)
     return outcome
+
+
+def _open_extra(config: ConfigDict, dataset: Dataset) -> evaluation.Extra:
+    """The data of evaluators on other sets than the run's own."""
+    classes = dataset.classes
+    if config.imagenet.classes:
+        classes = workdir.read_class_file(config.imagenet.classes)
+    own = (config.data.train, config.data.test)
+    return evaluation.open_extra(config, own=own, classes=classes, num_classes=dataset.num_classes)
 
 
 def _resolve_model(config: ConfigDict, dataset: Dataset, path: epath.Path) -> Weights | None:
@@ -207,7 +219,7 @@ def _report(outcome: loop.Outcome, path: epath.Path) -> None:
         print(f"preempted step={outcome.step}: saved; the same command continues", flush=True)
         return
     shown = [
-        f"{key}={value:.6g}" for key, value in outcome.results.items() if key.endswith(("accuracy", "loss"))
+        f"{key}={value:.6g}" for key, value in outcome.results.items() if key.endswith(("/accuracy", "/loss"))
     ]
     print(" ".join([f"done step={outcome.step}", *shown]), flush=True)
 

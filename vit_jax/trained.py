@@ -17,6 +17,7 @@ from vit_jax.data.dataset import DataFacts
 from vit_jax.data.preprocess import Preprocess
 from vit_jax.errors import UsageError
 from vit_jax.formats.adapt import adapt, place
+from vit_jax.formats.weights import Weights
 from vit_jax.models.check import size_of
 
 _log = logging.getLogger(__name__)
@@ -66,25 +67,11 @@ def read(
     Raises:
       UsageError: no such checkpoint or subtree, or a preprocessing that doesn't suit the model.
     """
-    weights = pretrained.read(path, hints=fields, subtree=subtree)
-    if "image_size" in fields:
-        weights = pretrained.adapted(weights, {"image_size": size_of(fields["image_size"])})
-    config = _run_config(path) if weights.layout == runs.LAYOUT else model_config.config_of(weights)
-    own = preprocess_lib.parse(config.data.preprocess_eval)
-    text = own.text if preprocess is None else preprocess_lib.with_range_of(own.text, preprocess)
-    program = preprocess_lib.parse(text)
-    if program.random:
-        raise UsageError(f"preprocessing {program.text!r} is random", "leave out its random steps")
+    weights, config = open_checkpoint(path, subtree=subtree, fields=fields)
+    own = config.data.preprocess_eval
+    text = own if preprocess is None else preprocess_lib.with_range_of(own, preprocess)
+    program = check_preprocess(text, weights, config)
     size, channels = config.model.image_size, config.model.channels
-    given = program.size_after(None) or size
-    if (*given, program.channels) != (*size, channels):
-        raise UsageError(
-            f"preprocessing {program.text!r} gives images {[*given, program.channels]}, "
-            f"the model takes {[*size, channels]}",
-            f"the run's own is {own.text!r}"
-            if weights.layout == runs.LAYOUT
-            else "end it in a resize or crop",
-        )
     if not weights.fields["num_classes"]:
         raise UsageError(f"{path} has no classes: it gives features", "fine-tune it first")
     mean, std = program.normalize
@@ -101,18 +88,71 @@ def read(
     if batch_size is not None:
         config.eval.global_batch = batch_size
     devices = jax.local_devices()
-    _fit_mesh(config, devices)
+    fit_mesh(config, devices)
     job = job_lib.build_eval(config, facts, devices)
     placed = place(adapt(weights, job.model), job.abstract_params)
     return Trained(job.model, placed, job.mesh, facts, weights.classes, program, config.loss, job.eval_batch)
 
 
-def _run_config(path: str) -> ConfigDict:
+def open_checkpoint(path: str, *, subtree: str | None, fields: dict[str, Any]) -> tuple[Weights, ConfigDict]:
+    """The weights behind a path, and the run's config, or one made for bare weights (which names no data).
+
+    `fields` may hold `image_size`: another one than the checkpoint's resizes its position table.
+
+    Raises:
+      UsageError: no such checkpoint or subtree.
+    """
+    weights = pretrained.read(path, hints=fields, subtree=subtree)
+    resized = "image_size" in fields and size_of(fields["image_size"]) != size_of(
+        weights.fields["image_size"]
+    )
+    if resized:
+        weights = pretrained.adapted(weights, {"image_size": size_of(fields["image_size"])})
+    if weights.layout != runs.LAYOUT:
+        config = model_config.config_of(weights)
+        config.data.train = config.data.val = config.data.test = ""
+        return weights, config
+    config = stored_config(path)
+    if resized:
+        config.model.image_size = size_of(fields["image_size"])
+    return weights, config
+
+
+def check_preprocess(text: str, weights: Weights, config: ConfigDict) -> Preprocess:
+    """The program of a preprocessing string for the images of a checkpoint.
+
+    Raises:
+      UsageError: it is random, or ends in another size than the model's.
+    """
+    program = preprocess_lib.parse(text)
+    if program.random:
+        raise UsageError(f"preprocessing {program.text!r} is random", "leave out its random steps")
+    size, channels = config.model.image_size, config.model.channels
+    given = program.size_after(None) or size
+    if (*given, program.channels) != (*size, channels):
+        raise UsageError(
+            f"preprocessing {program.text!r} gives images {[*given, program.channels]}, "
+            f"the model takes {[*size, channels]}",
+            f"the run's own is {config.data.preprocess_eval!r}"
+            if weights.layout == runs.LAYOUT
+            else "end it in a resize or crop to that, or give --field=image_size=",
+        )
+    return program
+
+
+def stored_config(path: str) -> ConfigDict:
+    """The config of a run; the defaults for bare weights. Makes no jax call.
+
+    Raises:
+      UsageError: a run without checkpoints, or without that step.
+    """
+    if not runs.is_run(path):
+        return config_lib.base_config()
     reader, _ = runs.open_run(path)
     return config_lib.from_dict(workdir.read_config(reader.folder.parent))
 
 
-def _fit_mesh(config: ConfigDict, devices: list[jax.Device]) -> None:
+def fit_mesh(config: ConfigDict, devices: list[jax.Device]) -> None:
     """Keeps the run's mesh where it can be made of these devices; else each of them gets all parameters."""
     mesh = config.mesh
     try:

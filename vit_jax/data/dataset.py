@@ -79,35 +79,10 @@ class EvalData:
         self, name: str, *, global_batch: int, sharding: Sharding
     ) -> Callable[[], Iterator[dict[str, jax.Array]]]:
         """A function that gives a fresh pass over the split: batches on the devices, padded and masked."""
-
-        def batches() -> Iterator[dict[str, jax.Array]]:
-            host = pipeline.eval_batches(
-                self.evals[name],
-                self.preprocess_eval,
-                self._reading(),
-                global_batch=global_batch,
-                local_rows=prefetch.local_rows(sharding, global_batch),
-                num_classes=self.num_classes,
-            )
-            with self._prefetch(host, global_batch, sharding) as on_devices:
-                yield from on_devices
-
-        return batches
-
-    def _reading(self) -> pipeline.Reading:
-        return pipeline.Reading(
-            num_threads=pipeline.reader_threads(self.config.num_threads),
-            prefetch_buffer=self.config.prefetch_examples,
-            num_workers=self.config.num_workers,
-            on_bad_image=self.config.on_bad_image,
-            bad_images=self.bad_images,
-        )
-
-    def _prefetch(
-        self, host: pipeline.HostBatches, global_batch: int, sharding: Sharding
-    ) -> prefetch.DevicePrefetch:
-        depth = self.config.prefetch_batches
-        return prefetch.device_prefetch(host, sharding, global_batch=global_batch, depth=depth)
+        return split_batches(
+            self.evals[name], self.preprocess_eval, self.config, bad_images=self.bad_images,
+            num_classes=self.num_classes, global_batch=global_batch, sharding=sharding,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,14 +107,14 @@ class Dataset(EvalData):
         host = pipeline.train_batches(
             self.train,
             self.preprocess_train,
-            self._reading(),
+            _reading(self.config, self.bad_images),
             seed=seed,
             global_batch=global_batch,
             start_step=start_step,
             local_rows=prefetch.local_rows(sharding, global_batch),
             num_classes=self.num_classes,
         )
-        return self._prefetch(host, global_batch, sharding)
+        return _prefetched(host, self.config, global_batch, sharding)
 
     def check_memory(self, global_batch: int) -> None:
         """Raises UsageError when images in flight alone would fill this host's memory."""
@@ -239,8 +214,60 @@ def open_eval_data(config: ConfigDict, *, classes: tuple[str, ...], num_classes:
     data = EvalData(
         config, evals, classes, num_classes, program, image, label, bad_images=pipeline.BadImageLog()
     )
-    data._reading()  # refuses an unknown on_bad_image
+    _reading(config, data.bad_images)  # refuses an unknown on_bad_image
     return data
+
+
+def split_batches(
+    source: sources.Source,
+    program: preprocess.Preprocess,
+    config: ConfigDict,
+    *,
+    bad_images: pipeline.BadImageLog,
+    num_classes: int,
+    global_batch: int,
+    sharding: Sharding,
+) -> Callable[[], Iterator[dict[str, jax.Array]]]:
+    """A function that gives a fresh pass over any split: batches on the devices, padded and masked.
+
+    Row r of batch s is example s * global_batch + r of the source.
+
+    Args:
+      program: of the images; not random.
+      config: the `data` group, for how they are read.
+      num_classes: labels are checked against it.
+    """
+
+    def batches() -> Iterator[dict[str, jax.Array]]:
+        host = pipeline.eval_batches(
+            source,
+            program,
+            _reading(config, bad_images),
+            global_batch=global_batch,
+            local_rows=prefetch.local_rows(sharding, global_batch),
+            num_classes=num_classes,
+        )
+        with _prefetched(host, config, global_batch, sharding) as on_devices:
+            yield from on_devices
+
+    return batches
+
+
+def _reading(config: ConfigDict, bad_images: pipeline.BadImageLog) -> pipeline.Reading:
+    return pipeline.Reading(
+        num_threads=pipeline.reader_threads(config.num_threads),
+        prefetch_buffer=config.prefetch_examples,
+        num_workers=config.num_workers,
+        on_bad_image=config.on_bad_image,
+        bad_images=bad_images,
+    )
+
+
+def _prefetched(
+    host: pipeline.HostBatches, config: ConfigDict, global_batch: int, sharding: Sharding
+) -> prefetch.DevicePrefetch:
+    depth = config.prefetch_batches
+    return prefetch.device_prefetch(host, sharding, global_batch=global_batch, depth=depth)
 
 
 def _physical_memory() -> int | None:

@@ -46,6 +46,10 @@ class Source(ABC):
     def __getitem__(self, index: int) -> Example:
         """The example at 0 <= index < len(self). BadImage when its file can't be read."""
 
+    def name(self, index: int) -> str:
+        """The name of an example; read with it where the source doesn't know it otherwise."""
+        return self[index].name
+
     @abstractmethod
     def memory_bytes(self) -> int:
         """Bytes of memory which the source keeps for its lifetime, to within some percent."""
@@ -91,9 +95,17 @@ class SourceView(Source):
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < len(self):
             raise IndexError(index)
+        source, place = self._place(index)
+        return source[place]
+
+    def _place(self, index: int) -> tuple[Source, int]:
         part = int(np.searchsorted(self._ends, index, side="right"))
         source, _, stop = self._ranges[part]
-        return source[stop - int(self._ends[part]) + index]
+        return source, stop - int(self._ends[part]) + index
+
+    def name(self, index: int) -> str:
+        source, place = self._place(index)
+        return source.name(place)
 
     def memory_bytes(self) -> int:
         return sum(s.memory_bytes() for s in {id(s): s for s, _, _ in self._ranges}.values())
@@ -101,6 +113,31 @@ class SourceView(Source):
     def labels(self) -> np.ndarray:
         whole = {id(s): s.labels() for s, _, _ in self._ranges}
         return np.concatenate([whole[id(s)][start:stop] for s, start, stop in self._ranges])
+
+
+class SourceSubset(Source):
+    """Chosen examples of another source, in the order given."""
+
+    def __init__(self, source: Source, places: np.ndarray) -> None:
+        self.spec, self.split, self.classes = source.spec, source.split, source.classes
+        self._source, self._places = source, np.asarray(places, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._source[int(self._places[index])]
+
+    def name(self, index: int) -> str:
+        return self._source.name(int(self._places[index]))
+
+    def memory_bytes(self) -> int:
+        return self._source.memory_bytes() + self._places.nbytes
+
+    def labels(self) -> np.ndarray:
+        return self._source.labels()[self._places]
 
 
 class ClassMap:

@@ -97,6 +97,9 @@ class FolderSource(Source):
         path, own = self._path(index)
         return Example(read_file(path), int(self._table[own]), os.fsdecode(path))
 
+    def name(self, index: int) -> str:
+        return os.fsdecode(self._path(index)[0])
+
     def _path(self, index: int) -> tuple[bytes, int]:
         """Path of an example and its folder's number."""
         if not 0 <= index < len(self):

@@ -83,7 +83,9 @@ class TfdsSource(Source):
         record = self._records[index]
         own = record[self._label]
         label = self._map.label(int(own)) if np.ndim(own) == 0 else self._map.multi_hot(own)
-        return Example(record[self._image], label, f"{self.spec}/{self.split}/{index}")
+        # The file it was made from, such as ILSVRC2012_val_00000293.JPEG, where the data set keeps it.
+        own_name = record.get("file_name", b"").decode(errors="replace") or index
+        return Example(record[self._image], label, f"{self.spec}/{self.split}/{own_name}")
 
     def memory_bytes(self) -> int:
         # The readers keep an offset for every record.

@@ -1,10 +1,14 @@
-"""Top-1 accuracy and loss over a whole split: every example counts exactly once."""
+"""Accuracy and loss over a whole split: every example counts exactly once."""
 
 from collections.abc import Callable, Iterable
 
 import jax
+import numpy as np
 
 from vit_jax.step import Batch, PyTree, TrainState
+
+# Above so many classes no confusion matrix is kept: it would have K x K entries.
+MAX_CONFUSION = 4096
 
 
 class Classification:
@@ -12,6 +16,11 @@ class Classification:
 
     Multi-hot labels count a hit when the top class is in the set; rows without any label count in the loss but
     not in the accuracy.
+
+    Attributes:
+      details: of the last run, arrays by name: class_accuracy float64 [K] (NaN without examples), class_count
+        int64 [K], calibration float64 [3, 15] (examples, mean confidence, accuracy, by bin of the confidence), and
+        confusion int64 [K, K] (label, prediction) where the step counts it.
     """
 
     def __init__(
@@ -30,17 +39,20 @@ class Classification:
         self._batches = batches
         self._eval_step = eval_step
         self._on_batch = on_batch
+        self.details: dict[str, np.ndarray] = {}
 
     def run(self, state: TrainState) -> dict[str, float]:
         """One pass with `state.params`.
 
         Returns:
-          accuracy = correct / labelled, loss (mean over the split), correct, count.
+          accuracy = correct / labelled, loss (mean over the split), correct, count; with more than 5 classes
+          top5_accuracy; with one class per example class_accuracy (mean over the classes that have examples) and
+          ece (expected calibration error of the softmax, 15 bins).
 
         Raises:
           ValueError: no example counted.
         """
-        sums: dict[str, float] = {"correct": 0.0, "labelled": 0.0, "loss": 0.0, "count": 0.0}
+        sums: dict[str, np.ndarray] = {}
         pending = None  # results of the former batch are fetched while this one is computed
         for batch in self._batches():
             self._on_batch()
@@ -50,17 +62,44 @@ class Classification:
             pending = result
         if pending is not None:
             _add(sums, pending)
-        if sums["count"] == 0:
+        if not sums or sums["count"] == 0:
             raise ValueError("no example of the split could be read")
-        accuracy = sums["correct"] / sums["labelled"] if sums["labelled"] else float("nan")
-        return {
-            "accuracy": accuracy,
-            "loss": sums["loss"] / sums["count"],
+        labelled = float(sums["labelled"])
+        results = {
+            "accuracy": _ratio(sums["correct"], labelled),
+            "loss": float(sums["loss"] / sums["count"]),
             "correct": int(sums["correct"]),
             "count": int(sums["count"]),
         }
+        if "class_count" not in sums:  # several labels an example: neither classes nor a calibration of one
+            return results
+        if len(sums["class_count"]) > 5:
+            results["top5_accuracy"] = _ratio(sums["correct_top5"], labelled)
+        self.details = _details(sums)
+        rows, confidence, accuracy = self.details["calibration"]
+        gaps = np.where(rows > 0, rows * np.abs(confidence - accuracy), 0.0)
+        results["class_accuracy"] = float(np.nanmean(self.details["class_accuracy"])) if labelled else np.nan
+        results["ece"] = _ratio(gaps.sum(), rows.sum())
+        return results
 
 
-def _add(sums: dict[str, float], result: dict[str, jax.Array]) -> None:
+def _add(sums: dict[str, np.ndarray], result: dict[str, jax.Array]) -> None:
     for name, value in jax.device_get(result).items():
-        sums[name] += float(value)
+        sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole else float("nan")
+
+
+def _details(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with np.errstate(invalid="ignore", divide="ignore"):  # classes and bins without examples are NaN
+        rows, confidence, correct = sums["calibration"]
+        found = {
+            "class_accuracy": sums["class_correct"] / sums["class_count"],
+            "class_count": sums["class_count"].astype(np.int64),
+            "calibration": np.stack([rows, confidence / rows, correct / rows]),
+        }
+    if "confusion" in sums:
+        found["confusion"] = sums["confusion"].astype(np.int64)
+    return found

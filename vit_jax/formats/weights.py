@@ -34,6 +34,7 @@ class Weights:
       mean, std: per channel, in uint8 units: the model's input is (image - mean) / std.
       classes: class names where the source has them.
       loss, preprocess: what a run was trained with and how it evaluates images; None of bare weights.
+      step: of a run; None of bare weights.
       notes: what was found or left aside, a line each, for the log.
     """
 
@@ -48,6 +49,7 @@ class Weights:
     classes: tuple[str, ...] | None = None
     loss: str | None = None
     preprocess: str | None = None
+    step: int | None = None
     notes: tuple[str, ...] = field(default=())
 
     def model(self, **changes: Any) -> nn.Module:
