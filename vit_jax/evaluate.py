@@ -22,6 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vit_jax import cli, distributed, evaluation, runs, trained, workdir
+from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.data import sources
 from vit_jax.data.dataset import EVAL_SPLITS, DataFacts, EvalData, full_spec, open_eval_data
@@ -45,7 +46,7 @@ class Prepared:
     data: EvalData
     extra: evaluation.Extra
     params: Any
-    step: int
+    step: int | None  # None: bare weights
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,16 +106,38 @@ def _parser() -> cli.Parser:
 
 def _prepare(flags: Any, weights: Weights, config: ConfigDict, given: ConfigDict | None) -> Prepared:
     own = (config.data.train, config.data.test or config.data.val)
+    _settle(config, flags, given)
+    program = trained.check_preprocess(config.data.preprocess_eval, weights, config)
+    if weights.layout != runs.LAYOUT:
+        trained.fit_mesh(config, jax.devices())
+    names = _logit_names(flags.classes or config.imagenet.classes, weights)
+    data = _open_data(names, weights, config)
+    mean, std = program.normalize
+    facts = data.facts() if data.evals else DataFacts(
+        0, data.num_classes, (*config.model.image_size, config.model.channels), (),
+        tuple(map(float, mean)), tuple(map(float, std)),
+    )  # fmt: skip
+    job = job_lib.build_eval(config, facts)
+    extra = evaluation.open_extra(job, own=own, classes=names)
+    if not data.evals and not extra:
+        raise UsageError(
+            "nothing to evaluate on", "give --data=SOURCE[@SPLIT], or a config with features.data"
+        )
+    params = place(adapt(weights, job.model), job.abstract_params)
+    return Prepared(job, data, extra, params, weights.step)
+
+
+def _settle(config: ConfigDict, flags: Any, given: ConfigDict | None) -> None:
+    """Makes the checkpoint's config say what is evaluated: as the given one and the flags do, the flags first."""
     preprocess = config.data.preprocess_eval
-    if given is not None:
+    if given is None:  # the run's own split; what its training evaluated besides isn't asked for again
+        defaults = config_lib.base_config()
+        config.features, config.imagenet = defaults.features, defaults.imagenet
+    else:
         for name in _GIVEN:
             config[name] = given[name]
         if given.data.preprocess_eval:
             preprocess = with_range_of(preprocess, given.data.preprocess_eval)
-    else:
-        config.features.data = ()  # what was evaluated in training isn't asked for again
-        for name in ("real", "v2", "a", "r", "objectnet"):
-            config.imagenet[name] = ""
     if flags.data is not None:
         config.data.val, config.data.test = "", flags.data
     if flags.preprocess is not None:
@@ -122,66 +145,39 @@ def _prepare(flags: Any, weights: Weights, config: ConfigDict, given: ConfigDict
     if flags.cache is not None:
         config.features.cache = flags.cache
     config.data.preprocess_eval = preprocess
-    program = trained.check_preprocess(preprocess, weights, config)
-    if weights.layout != runs.LAYOUT:
-        trained.fit_mesh(config, jax.devices())
-    num_classes = weights.fields["num_classes"]
-    classes = _classes(flags.classes or config.imagenet.classes, weights, config)
-    if num_classes:
-        data = open_eval_data(config.data, classes=classes, num_classes=num_classes)
-    elif any(config.data[name] for name in EVAL_SPLITS):
-        raise UsageError(
-            f"{flags.checkpoint} has no classes: it gives features", "evaluate these with features.data"
-        )
-    else:
-        data = open_eval_data(config.data, classes=(), num_classes=0)
-    extra = evaluation.open_extra(
-        config, own=own, classes=_logit_names(flags, weights, config), num_classes=num_classes
-    )
-    if not data.evals and not extra:
-        raise UsageError(
-            "nothing to evaluate on", "give --data=SOURCE[@SPLIT], or a config with features.data"
-        )
-    mean, std = program.normalize
-    facts = data.facts() if data.evals else DataFacts(
-        0, num_classes, (*config.model.image_size, config.model.channels), (),
-        tuple(map(float, mean)), tuple(map(float, std)),
-    )  # fmt: skip
-    job = job_lib.build_eval(config, facts)
-    params = place(adapt(weights, job.model), job.abstract_params)
-    return Prepared(job, data, extra, params, weights.step or 0)
 
 
-def _logit_names(flags: Any, weights: Weights, config: ConfigDict) -> Sequence[str] | None:
-    """Names by logit, where they are known."""
-    path = flags.classes or config.imagenet.classes
-    return workdir.read_class_file(path) if path else weights.classes
-
-
-def _classes(path: str, weights: Weights, config: ConfigDict) -> tuple[str, ...]:
-    """The class map of data.val and data.test."""
-    if path:
-        names = workdir.read_class_file(path)
-        if len(names) != weights.fields["num_classes"]:
-            raise UsageError(
-                f"{path} names {len(names)} classes, the model has {weights.fields['num_classes']}",
-                "give as many, in order",
-            )
-        return names
-    if weights.classes is not None:
+def _logit_names(path: str, weights: Weights) -> tuple[str, ...] | None:
+    """The classifier's class names by logit: of a file, else the checkpoint's; None: not known."""
+    if not path:
         return weights.classes
-    spec = next((config.data[name] for name in EVAL_SPLITS if config.data[name]), None)
-    if spec is None:
-        return ()
-    found = sources.open_source(full_spec(spec, config.data.train), default_split="test").classes
-    if len(found) != weights.fields["num_classes"]:
+    names = workdir.read_class_file(path)
+    if len(names) != weights.fields["num_classes"]:
         raise UsageError(
-            f"{weights.origin} has {weights.fields['num_classes']} classes without names, "
-            f"the data has {len(found)}",
-            "give --classes=FILE with their names, one a line",
+            f"{path} names {len(names)} classes, the model has {weights.fields['num_classes']}",
+            "give as many, in order",
         )
-    _log.warning("%s has no class names: they are taken to be the data's, in its order", weights.origin)
-    return tuple(found)
+    return names
+
+
+def _open_data(names: Sequence[str] | None, weights: Weights, config: ConfigDict) -> EvalData:
+    """data.val and data.test with the classifier's class map."""
+    num_classes = weights.fields["num_classes"]
+    spec = next((config.data[name] for name in EVAL_SPLITS if config.data[name]), None)
+    if spec is not None and not num_classes:
+        raise UsageError(
+            f"{weights.origin} has no classes: it gives features", "evaluate these with features.data"
+        )
+    if spec is not None and names is None:
+        spec = full_spec(spec, config.data.train)
+        names = sources.open_source(spec, default_split="test").classes
+        if len(names) != num_classes:
+            raise UsageError(
+                f"{weights.origin} has {num_classes} classes without names, the data has {len(names)}",
+                "give --classes=FILE with their names, one a line",
+            )
+        _log.warning("%s has no class names: they are taken to be the data's, in its order", weights.origin)
+    return open_eval_data(config.data, classes=tuple(names or ()), num_classes=num_classes)
 
 
 def _run(prepared: Prepared, *, details: bool) -> tuple[dict[str, Any], dict[str, np.ndarray], list[str]]:
@@ -189,7 +185,7 @@ def _run(prepared: Prepared, *, details: bool) -> tuple[dict[str, Any], dict[str
     evaluators = evaluation.build(
         prepared.job, prepared.data, prepared.extra, final_only=True, details=details
     ).by_name
-    state = _state(prepared.params, prepared.step)
+    state = _state(prepared.params, prepared.step or 0)
     results: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     failed = []

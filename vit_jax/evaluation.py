@@ -23,6 +23,7 @@ from vit_jax.evaluators.linear import LinearProbe
 from vit_jax.evaluators.multilabel import MultiLabel
 from vit_jax.evaluators.probes import Methods, Probe
 from vit_jax.job import EvalJob, in_steps
+from vit_jax.models.features import check_representation
 from vit_jax.step import TrainState
 
 METHODS = ("fewshot", "linear", "knn")
@@ -69,19 +70,20 @@ class Extra:
         return bool(self.probes or self.sets)
 
 
-def open_extra(
-    config: ConfigDict, *, own: tuple[str, str], classes: Sequence[str] | None, num_classes: int
-) -> Extra:
+def open_extra(job: EvalJob, *, own: tuple[str, str], classes: Sequence[str] | None) -> Extra:
     """Opens the data of `features.data` and `imagenet`.
 
     Args:
-      config: complete.
+      job: its config says what, its model is what the data must suit.
       own: SOURCE of training and test split, where `features.data` names none.
-      classes: of the classifier, by logit; None: not known. num_classes: K, 0 without a classifier.
+      classes: of the classifier, by logit; None: not known.
 
     Raises:
-      UsageError: missing data, or keys that don't go together.
+      UsageError: missing data, keys that don't go together, or features that the model hasn't.
     """
+    config = job.config
+    if config.features.data:
+        check_representation(job.model, config.features.representation)
     program = preprocess.parse(config.data.preprocess_eval)
     if program.random:
         raise UsageError(f"preprocessing {program.text!r} is random", "leave out its random steps")
@@ -94,7 +96,7 @@ def open_extra(
             raise UsageError(f"features.data: the name {name!r} is taken", "give each entry its own")
         probes[name] = _pair(name, spec, train, test, own)
     methods = _methods(config)
-    sets = _imagenet_sets(config, classes, num_classes)
+    sets = _imagenet_sets(config, classes, job.facts.num_classes)
     return Extra(probes, sets, methods)
 
 

@@ -104,7 +104,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     weights = _resolve_model(config, dataset, path)
     job = job_lib.build(config, dataset.facts())
     loop.check_best_metric(config.checkpoint.best_metric, dataset, ema=config.ema_decay is not None)
-    extra = _open_extra(config, dataset)
+    extra = _open_extra(job, dataset)
     opened = workdir.open_workdir(
         path,
         config_lib.to_dict(config),
@@ -135,13 +135,13 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     return outcome
 
 
-def _open_extra(config: ConfigDict, dataset: Dataset) -> evaluation.Extra:
+def _open_extra(job: job_lib.Job, dataset: Dataset) -> evaluation.Extra:
     """The data of evaluators on other sets than the run's own."""
-    classes = dataset.classes
+    config, classes = job.config, dataset.classes
     if config.imagenet.classes:
         classes = workdir.read_class_file(config.imagenet.classes)
     own = (config.data.train, config.data.test)
-    return evaluation.open_extra(config, own=own, classes=classes, num_classes=dataset.num_classes)
+    return evaluation.open_extra(job, own=own, classes=classes)
 
 
 def _resolve_model(config: ConfigDict, dataset: Dataset, path: epath.Path) -> Weights | None:

@@ -77,7 +77,7 @@ def fit(
 
     found = minimize(
         objective, np.zeros(size + num_classes), jac=True, method="L-BFGS-B",
-        options={"maxiter": max_steps, "maxfun": 2 * max_steps, "gtol": _GRADIENT, "ftol": 1e-9},
+        options={"maxiter": max_steps, "maxfun": 2 * max_steps, "gtol": _GRADIENT, "ftol": 1e-12},
     )  # fmt: skip
     return Linear(standardize, **unflat(found.x))
 
