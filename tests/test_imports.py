@@ -12,15 +12,16 @@ REPO = PACKAGE.parent
 
 # Level of each module: it may import project modules of a lower level only.
 LEVELS = [
-    {"errors", "paths"},
+    {"errors", "paths", "peers"},
+    {"files"},
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
-     "data", "writers", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"optim", "step", "checkpoint_reader", "metrics", "cli", "flops", "formats", "export"},
-    {"evaluators", "checkpoint", "model_config"},
+     "data", "records", "timing", "distributed", "workdir", "profile", "manifest"},
+    {"optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export"},
+    {"evaluators", "checkpoint", "model_config", "metrics"},
     {"job", "runs"},
     {"evaluation", "pretrained", "benchmarks"},
     {"loop", "start", "trained"},
-    {"predictor", "sweep"},
+    {"predictor", "sweep", "summary"},
     {"train", "evaluate", "predict", "convert", "bench"},
 ]  # fmt: skip
 

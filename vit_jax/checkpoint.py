@@ -16,8 +16,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
-from vit_jax import manifest
-from vit_jax.checkpoint_reader import ITEM, CheckpointDamaged, Reader, StateMismatch, first_line
+from vit_jax import files, manifest
+from vit_jax.checkpoint_reader import COMMIT_MARK, ITEM, CheckpointDamaged, Reader, StateMismatch, first_line
 from vit_jax.digest import Started, finish_digests, start_digests
 from vit_jax.errors import RunFailed, UsageError
 from vit_jax.manifest import Damaged
@@ -25,9 +25,8 @@ from vit_jax.paths import named_leaves, nested
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_MARK = "commit_success.txt"
 # orbax writes these after it has called us: they must be there in the end.
-_WRITTEN_LATER = ("_CHECKPOINT_METADATA", _COMMIT_MARK)
+_WRITTEN_LATER = ("_CHECKPOINT_METADATA", COMMIT_MARK)
 
 
 __all__ = [
@@ -54,6 +53,7 @@ class Checkpoints(Reader):
         self._orbax: _Manager | None = None
         self._pending: _Pending | None = None
         self._best: float | None = None
+        self.completed: int | None = None  # newest step known to be complete
 
     def prepare(self, state: Any) -> None:
         """Compiles what a save needs, so that the first one is as quick as the others.
@@ -98,6 +98,8 @@ class Checkpoints(Reader):
         self.wait()
         if step in self.step_folders():
             self._manager().delete(step)
+        else:
+            self._drop_unfinished()
         self._policy.only = step
         self._write(step, state, started, value=float(value))
         self._best = float(value)
@@ -112,6 +114,8 @@ class Checkpoints(Reader):
         if self._orbax is not None:
             with self._failures():
                 self._orbax.wait_until_finished()
+        if self._pending is not None:
+            self.completed = self._pending.step
         self._pending = None
 
     def check_errors(self) -> None:
@@ -162,13 +166,12 @@ class Checkpoints(Reader):
             name: manifest.Array(*pending.described[name], digest)
             for name, digest in finish_digests(pending.started).items()
         }
-        unfinished = self.unfinished().get(pending.step, [])
-        if unfinished:
-            folder = max(unfinished, key=lambda path: path.stat().mtime)
-            # Here the rename commits, and not every orbax leaves a mark besides; the record counts on one.
-            (folder / _COMMIT_MARK).touch()
-        else:  # storage without rename: the mark commits
+        if files.is_remote(self.folder):  # without rename the mark commits, which orbax writes next
             folder = self.folder / str(pending.step)
+        else:
+            folder = max(self.unfinished()[pending.step], key=lambda path: path.stat().mtime)
+            # Here the rename commits, and not every orbax leaves a mark besides; the record counts on one.
+            (folder / COMMIT_MARK).touch()
         manifest.write(folder, step=pending.step, arrays=arrays, value=pending.value, later=_WRITTEN_LATER)
 
     @contextlib.contextmanager
@@ -195,21 +198,25 @@ class Checkpoints(Reader):
         if jax.process_index() == 0:
             aside = self.folder.parent / f"{self.folder.name}_damaged"
             for step in damaged:
-                aside.mkdir(parents=True, exist_ok=True)
-                number = sum(path.name.startswith(f"{step}-") for path in aside.iterdir()) + 1
-                (self.folder / str(step)).rename(aside / f"{step}-{number}")
+                there = [path.name for path in aside.iterdir()] if aside.exists() else []
+                number = sum(name.startswith(f"{step}-") for name in there) + 1
+                files.move_folder(self.folder / str(step), aside / f"{step}-{number}")
+        self._drop_unfinished()
+        if self._orbax is not None:
+            self._orbax.reload()
+
+    def _drop_unfinished(self) -> None:
+        if jax.process_index() == 0:
             for paths in self.unfinished().values():
                 for path in paths:
                     path.rmtree()
         _barrier("checkpoints_tidied")
-        if self._orbax is not None:
-            self._orbax.reload()
 
 
 def free_disk_warning(folder: str | epath.Path, state_bytes: int) -> str | None:
     """Warn, and return the warning, when a local disk has room for less than two checkpoints of this size."""
     path = epath.Path(folder)
-    if "://" in str(folder):
+    if files.is_remote(folder):
         return None
     while not path.exists():
         path = path.parent

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
-from vit_jax import manifest
+from vit_jax import files, manifest
 from vit_jax.digest import tree_digests
 from vit_jax.errors import UsageError
 from vit_jax.manifest import Damaged
@@ -27,6 +27,7 @@ from vit_jax.paths import named_leaves, nested
 _log = logging.getLogger(__name__)
 
 ITEM = "state"  # the subfolder of a step with the arrays
+COMMIT_MARK = "commit_success.txt"  # orbax's last file
 _UNFINISHED = re.compile(r"(\d+)\.orbax-checkpoint-tmp")
 
 
@@ -43,7 +44,7 @@ class Reader:
 
     def __init__(self, folder: str | epath.Path) -> None:
         """The folder holds one subfolder per step, such as WORKDIR/checkpoints; it need not exist."""
-        self.folder = epath.Path(folder).absolute() if "://" not in str(folder) else epath.Path(folder)
+        self.folder = epath.Path(folder) if files.is_remote(folder) else epath.Path(folder).absolute()
         _quiet_orbax()
 
     def steps(self) -> list[int]:
@@ -182,22 +183,33 @@ class Reader:
         return record
 
     def step_folders(self) -> list[int]:
-        """All step folders, complete or not, in order."""
-        if not self.folder.exists():
-            return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
+        """All step folders, intact or not, in order; those of saves that were cut off are none."""
+        if files.is_remote(self.folder):
+            return sorted(step for step, path in self._numbered().items() if _committed(path))
+        return sorted(self._numbered())
 
     def unfinished(self) -> dict[int, list[epath.Path]]:
         """Step -> folders that a killed save left behind."""
+        if files.is_remote(self.folder):  # no rename there: a save writes where it stays, its mark comes last
+            return {step: [path] for step, path in self._numbered().items() if not _committed(path)}
         found: dict[int, list[epath.Path]] = {}
         for path in self.folder.iterdir() if self.folder.exists() else ():
             if match := _UNFINISHED.match(path.name):
                 found.setdefault(int(match[1]), []).append(path)
         return found
 
+    def _numbered(self) -> dict[int, epath.Path]:
+        if not self.folder.exists():
+            return {}
+        return {int(path.name): path for path in self.folder.iterdir() if path.name.isdecimal()}
+
     def _other_steps(self, step: int) -> str:
         others = [str(s) for s in self.steps() if s != step]
         return "other steps: " + ", ".join(others) if others else "it has no other step"
+
+
+def _committed(folder: epath.Path) -> bool:
+    return (folder / COMMIT_MARK).exists()
 
 
 def _restore_args(leaf: Any) -> ocp.ArrayRestoreArgs:

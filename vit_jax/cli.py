@@ -18,6 +18,7 @@ from absl import flags as absl_flags
 from ml_collections import ConfigDict, config_flags
 
 from vit_jax import config as config_lib
+from vit_jax import distributed
 from vit_jax.distributed import EXIT_FAILED, EXIT_OK, EXIT_REFUSED
 from vit_jax.errors import RunFailed, UsageError, known_names
 
@@ -167,31 +168,37 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     set_up_logging()
+    message = ""
     try:
         code = main(argv)
     except SystemExit as e:  # argparse's --help
         code = e.code if isinstance(e.code, int) else EXIT_FAILED
-    except KeyboardInterrupt:
-        code = _report(
-            "interrupted (the same command goes on from the last checkpoint; SIGTERM saves one first)", 130
-        )
-    except (UsageError, RunFailed) as e:
+    except (Exception, KeyboardInterrupt) as e:
         if "--debug" in argv:
             traceback.print_exc()
-        code = _report(str(e), EXIT_REFUSED if isinstance(e, UsageError) else EXIT_FAILED)
-    except Exception as e:
-        if "--debug" in argv:
-            traceback.print_exc()
-        message = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
-        if "RESOURCE_EXHAUSTED" in message:
-            message = f"out of memory: {message.splitlines()[0]} ({MORE_MEMORY})"
-        code = _report(
-            message if "--debug" in argv else f"{message} (--debug shows the traceback)", EXIT_FAILED
-        )
+        distributed.blame_peers(e)
+        code, message = _explain(e, debug="--debug" in argv)
+        _report(message, code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads it any more
             stream.flush()
+    if message:
+        distributed.depart(code, message.strip().splitlines()[0])
     sys.exit(code)
+
+
+def _explain(error: BaseException, *, debug: bool) -> tuple[int, str]:
+    """The exit code, and what is said of an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted (the same command goes on from the last checkpoint; SIGTERM saves one first)"
+    if isinstance(error, UsageError):
+        return EXIT_REFUSED, str(error)
+    if isinstance(error, RunFailed):
+        return EXIT_FAILED, str(error)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if "RESOURCE_EXHAUSTED" in message:
+        message = f"out of memory: {message.splitlines()[0]} ({MORE_MEMORY})"
+    return EXIT_FAILED, message if debug else f"{message} (--debug shows the traceback)"
 
 
 def _report(message: str, code: int) -> int:

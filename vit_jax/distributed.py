@@ -13,9 +13,11 @@ import threading
 
 import jax
 import numpy as np
+from jax._src.distributed import global_state  # private; orbax reads it too
 from jax.experimental import multihost_utils
 
 from vit_jax.errors import UsageError
+from vit_jax.peers import PeerWatch
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -26,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 # One process can't lose a peer, but it can be suspended (laptop lid, Ctrl-Z) for any time: 100 days.
 _HEARTBEAT_ALONE_S = 100 * 24 * 3600
+
+_BACKSTOP_S = 20
 
 _ADDRESS, _COUNT, _ID = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
@@ -71,6 +75,15 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
+def meet(name: str, timeout_s: float) -> None:
+    """Wait until every process is here, without a collective, which may give up after half a minute."""
+    if jax.process_count() > 1:
+        global_state.client.wait_at_barrier(f"vit_jax/{name}/{next(_met)}", round(timeout_s * 1000))
+
+
+_met = itertools.count()  # a name serves once
+
+
 def main_says(flag: bool) -> bool:
     """What process 0 passed, on all processes: for decisions that hang on a clock. All call it together."""
     if jax.process_count() == 1:
@@ -92,12 +105,51 @@ def preempted() -> bool:
     return bool(multihost_utils.reached_preemption_sync_point(next(_asked)))
 
 
+_watch: PeerWatch | None = None
+_saved_step: int | None = None
+
+
+def continues_from(step: int | None) -> None:
+    """Notes the newest step that is saved, for what is said when a process is lost."""
+    global _saved_step
+    _saved_step = step
+
+
+def _remedy() -> str:
+    again = "start the same command again on all hosts"
+    return again if _saved_step is None else f"{again}; it continues from step {_saved_step}"
+
+
+def blame_peers(error: BaseException) -> None:
+    """Called with an error that a lost process may be the reason of: doesn't return if one is lost.
+
+    A collective fails at once when a process dies (or blocks for good, on other devices); who it was is known when
+    its heartbeats stay away.
+    """
+    cause: BaseException | None = error
+    while _watch is not None and cause is not None:
+        if isinstance(cause, jax.errors.JaxRuntimeError):
+            return _watch.await_verdict()
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def depart(code: int, message: str) -> None:
+    """Ends a failed process of several, so that the others end too and say why; returns if it is alone."""
+    if _watch is not None:
+        _watch.depart(code, message)
+
+
 def shutdown() -> None:
     """Leave the run in order; does nothing before `initialize`.
 
     To be called once all arrays are done with and only on the way out of a run that ended well: after a
     failure on one process the others won't come to this meeting.
     """
+    global _watch
+    if _watch is not None:
+        _watch.stop()
+        _watch = None
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
 
@@ -184,7 +236,8 @@ def _connect(who: str, init_timeout_s: int, where: dict, heartbeat_s: int, shutd
             # The three numbers are known: don't let a scheduler's marks hide devices from this process.
             cluster_detection_method="deactivate" if where else None,
             initialization_timeout=init_timeout_s,
-            heartbeat_timeout_seconds=heartbeat_s,
+            # Ours comes first and says who is gone; jax's own abort is for when that fails.
+            heartbeat_timeout_seconds=heartbeat_s + _BACKSTOP_S,
             shutdown_timeout_seconds=shutdown_s,
         )
     except (RuntimeError, ValueError) as error:
@@ -194,6 +247,16 @@ def _connect(who: str, init_timeout_s: int, where: dict, heartbeat_s: int, shutd
         ) from error
     finally:
         reminder.cancel()
+    if global_state.num_processes > 1:
+        global _watch
+        _watch = PeerWatch(
+            global_state.client,
+            process=global_state.process_id,
+            count=global_state.num_processes,
+            coordinator=global_state.coordinator_address,
+            heartbeat_s=heartbeat_s,
+            remedy=_remedy,
+        )
 
 
 def _initialize_alone(shutdown_timeout_s: int) -> None:

@@ -30,9 +30,10 @@ from vit_jax.evaluators.features import NotFinite
 from vit_jax.job import Job
 from vit_jax.metrics import StepLog, shows_bars
 from vit_jax.profile import Profile
+from vit_jax.records import Records, open_records
 from vit_jax.step import TrainState
 from vit_jax.timing import Buckets, Throughput, Watchdog
-from vit_jax.writers import JsonLines, TensorBoard, Writer, Writers
+from vit_jax.writers import JsonMetrics, TensorBoard, Writer, Writers
 
 _log = logging.getLogger(__name__)
 
@@ -43,15 +44,17 @@ class Preempted(Exception):
 
 @dataclass
 class Outcome:
-    """How a run ended.
+    """How far a start of a run has come, and how it ended.
 
     Attributes:
-      step: batches seen, as in the newest checkpoint.
+      start_step: batches seen before this start.
+      step: batches seen; at the end those of the newest checkpoint.
       preempted: stopped by a signal, saved, to be started again.
       results: of the final evaluation, `eval/<name>/<metric>`.
       seconds: by bucket.
     """
 
+    start_step: int
     step: int
     preempted: bool = False
     results: dict[str, float] = field(default_factory=dict)
@@ -71,30 +74,30 @@ def train(
     checkpoints: Checkpoints,
     best: Checkpoints | None,
     state: TrainState,
-    start_step: int,
+    outcome: Outcome,
     buckets: Buckets,
     extra: Extra,
-) -> Outcome:
-    """Trains from `start_step` to the end of the job, evaluates, and leaves a checkpoint of the last step.
+) -> None:
+    """Trains from where `outcome` stands to the end of the job, evaluates, and saves its last step.
 
     Args:
       job, dataset: what to do, with what.
       workdir: of the run; metrics.jsonl, tensorboard/, profile/ and examples.jsonl go there.
       checkpoints: of the run.
       best: where the best state by `checkpoint.best_metric` is kept, if any.
-      state: at `start_step`; donated.
-      start_step: batches that it has seen.
+      state: at `outcome.step`; donated.
+      outcome: kept up to date, so that a run that fails can be told about too.
       buckets: of wall-clock time, begun with the process.
       extra: the data of evaluators besides val and test.
 
     Raises:
       RunFailed: NonFinite, DataError, CheckpointFailed; what was saved before stays.
     """
-    config = job.config
+    config, start_step = job.config, outcome.start_step
     watchdog = Watchdog(config.watchdog_minutes)
     writer = _writer(job, workdir)
     examples = _examples_file(job, workdir)
-    throughput = Throughput(job.flops_per_image, _peak_flops(job))
+    throughput = Throughput(job.flops_per_image, peak_flops(job))
 
     def on_batch() -> None:
         watchdog.pat()
@@ -103,6 +106,8 @@ def train(
     with buckets.bucket("compile"):
         evaluators = evaluation.build(job, dataset, extra, on_batch=on_batch)
         train_step = job.lower_train_step().compile() if start_step < job.total_steps else None
+        # Compiling takes one process longer than another, and a first collective doesn't wait for long.
+        distributed.meet("compiled", config.distributed.init_timeout_seconds)
         checkpoints.prepare(state)
 
     ids = functools.partial(step_indices, config.seed, global_batch=config.global_batch, n=len(dataset.train))
@@ -119,7 +124,6 @@ def train(
     )
     profile = Profile(workdir / "profile", config.profile.start_step, config.profile.num_steps)
     saved_at = monotonic()
-    outcome = Outcome(start_step)
     batches = dataset.train_batches(
         seed=config.seed, global_batch=config.global_batch, start_step=start_step, sharding=job.batch_sharding
     )
@@ -136,14 +140,17 @@ def train(
                     step, job.checkpoint_every, saved_at, config.checkpoint.every_minutes
                 ):
                     log.flush()  # what a run restarted from here won't compute again
+                    _flush(writer, examples)
                     with buckets.bucket("checkpoint"):
                         checkpoints.save(step, state)
+                    distributed.continues_from(checkpoints.completed)
                     saved_at = monotonic()
                 # Also at start_step: the run before may have ended between the save and the evaluation.
                 if step > 0 and (due := evaluators.due(step)):
                     log.flush()
                     with buckets.bucket("eval"):
                         results = _evaluate(evaluators, due, state, step, writer, watchdog)
+                    _flush(writer, None)
                     with buckets.bucket("checkpoint"):
                         _keep_best(best, config.checkpoint.best_metric, results, step, state)
                 throughput.pause(monotonic() - began)
@@ -156,11 +163,12 @@ def train(
                         examples.append({"step": step, "ids": ids(step=step).tolist()})
                     with jax.transfer_guard("disallow"):
                         state, metrics = train_step(state, batch)
-                    step += 1
+                    outcome.step = step = step + 1
                     log.push(step, metrics)
                 profile.after_step(step, state)
                 if step % job.log_every == 0:
                     checkpoints.check_errors()
+                    distributed.continues_from(checkpoints.completed)
             with buckets.bucket("step"):
                 log.flush()
 
@@ -183,11 +191,11 @@ def train(
         watchdog.stop()
         profile.stop()
         log.close()
+        _flush(writer, examples)
     with buckets.bucket("checkpoint"):
         checkpoints.wait()
         if best is not None:
             best.wait()
-    outcome.step = step
     outcome.seconds = buckets.seconds()
     writer.write(step, {f"time/{name}": value for name, value in outcome.seconds.items()} | {
         "time/goodput": buckets.goodput()
@@ -195,7 +203,6 @@ def train(
     writer.close()
     if examples is not None:
         examples.close()
-    return outcome
 
 
 def check_best_metric(metric: str, dataset: Dataset, *, ema: bool) -> None:
@@ -206,7 +213,7 @@ def check_best_metric(metric: str, dataset: Dataset, *, ema: bool) -> None:
         raise UsageError(f"checkpoint.best_metric {metric!r} isn't evaluated", known_names(metric, known))
 
 
-def _peak_flops(job: Job) -> float | None:
+def peak_flops(job: Job) -> float | None:
     """FLOP/s of all devices; None where an MFU can't be told.
 
     `flops_per_image` counts a whole backward pass: with frozen parameters it would flatter the run.
@@ -254,6 +261,12 @@ def _evaluate(
     return results
 
 
+def _flush(writer: Writer, examples: Records | None) -> None:
+    writer.flush()
+    if examples is not None:
+        examples.flush()
+
+
 def _keep_best(
     best: Checkpoints | None, metric: str, results: dict[str, float], step: int, state: TrainState
 ) -> None:
@@ -265,14 +278,14 @@ def _writer(job: Job, workdir: Path) -> Writer:
     """Process 0 writes; the others hold a writer to nowhere."""
     if not distributed.is_main():
         return Writers(())
-    writers: list[Writer] = [JsonLines(workdir / "metrics.jsonl")]
+    writers: list[Writer] = [JsonMetrics(open_records(workdir, "metrics"))]
     if job.config.tensorboard:
         writers.append(TensorBoard(workdir / "tensorboard"))
     return Writers(writers)
 
 
-def _examples_file(job: Job, workdir: Path) -> JsonLines | None:
+def _examples_file(job: Job, workdir: Path) -> Records | None:
     """Every process could write it: the ids of a step are a function of (seed, step)."""
     if job.config.log_example_ids and distributed.is_main():
-        return JsonLines(workdir / "examples.jsonl")
+        return open_records(workdir, "examples")
     return None

@@ -2,7 +2,7 @@
 
 It holds shape, dtype and digest of every array, and the size of every file of the step (with SHA-256 of those
 up to `HASHED_BYTES`: the small ones hold the structure; the content of large ones is covered by the arrays'
-digests). It is written last, to a temporary name, then renamed.
+digests). It is written last, as a whole.
 """
 
 import dataclasses
@@ -11,6 +11,8 @@ import json
 from typing import Any
 
 from etils import epath
+
+from vit_jax import files
 
 FILE = "digests.json"
 HASHED_BYTES = 16 * 2**20
@@ -55,9 +57,7 @@ def write(
         | dict.fromkeys(later),
     }
     record["sha256"] = _own_sha256(record)
-    temporary = folder / (FILE + ".tmp")
-    temporary.write_text(json.dumps(record, indent=1))
-    temporary.replace(folder / FILE)
+    files.write_text(folder / FILE, json.dumps(record, indent=1))
 
 
 def read(folder: epath.Path) -> Manifest:

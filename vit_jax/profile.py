@@ -1,10 +1,15 @@
 """A profiler window: a few steps, recorded for TensorBoard or Perfetto."""
 
 import logging
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
+from etils import epath
+
+from vit_jax import files
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +26,8 @@ class Profile:
     def before_step(self, step: int) -> None:
         """To be called before the step that makes step + 1 batches seen."""
         if self._start is not None and step == self._start:
-            jax.profiler.start_trace(str(self._folder))
+            self._local = tempfile.mkdtemp() if files.is_remote(self._folder) else str(self._folder)
+            jax.profiler.start_trace(self._local)
             self._running = True
 
     def after_step(self, step: int, result: Any) -> None:
@@ -35,4 +41,7 @@ class Profile:
         if self._running:
             jax.profiler.stop_trace()
             self._running = False
+            if files.is_remote(self._folder):  # the profiler writes local files only
+                files.upload(Path(self._local), epath.Path(self._folder))
+                shutil.rmtree(self._local)
             _log.info("profile written to %s", self._folder)

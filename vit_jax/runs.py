@@ -1,10 +1,11 @@
 """A run directory as a source of weights: its newest intact step, a step by number, or the best."""
 
-from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from vit_jax import config as config_lib
-from vit_jax import model_config, workdir
+from vit_jax import files, model_config, workdir
 from vit_jax.checkpoint_reader import Reader
 from vit_jax.data import preprocess
 from vit_jax.errors import UsageError
@@ -19,17 +20,19 @@ _MARKS = ("run.json", "checkpoints", "best")
 
 def is_run(spec: str) -> bool:
     """Whether `spec` is a run directory, with or without @STEP."""
+    if files.is_remote(spec) and not files.keeps_runs(spec):
+        return False
     folder = _split(spec)[0]
     return (folder / "config.json").is_file() and any((folder / name).exists() for name in _MARKS)
 
 
-def _split(spec: str) -> tuple[Path, str]:
+def _split(spec: str) -> tuple[epath.Path, str]:
     """The folder, and what follows the last @, if it isn't part of the folder's name."""
-    whole = Path(spec).expanduser()
-    if whole.is_dir() or "@" not in spec:
+    whole = files.run_folder(spec)
+    if "@" not in spec or whole.is_dir():
         return whole, ""
     folder, _, which = spec.rpartition("@")
-    return Path(folder).expanduser(), which
+    return files.run_folder(folder), which
 
 
 def open_run(spec: str) -> tuple[Reader, int | None]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from etils import epath
 from ml_collections import ConfigDict
 
-from vit_jax import cli, distributed
+from vit_jax import cli, distributed, files
 from vit_jax import config as config_lib
 from vit_jax.data.dataset import full_spec
 from vit_jax.errors import UsageError
@@ -179,7 +179,5 @@ def _write(
     if not distributed.is_main():
         return
     content = {METRIC: accuracies, "best": best.name if best is not None else None, "config": config}
-    workdir.mkdir(parents=True, exist_ok=True)
-    temporary = workdir / (FILE + ".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(workdir / FILE)
+    files.make_folder(workdir)
+    files.write_text(workdir / FILE, json.dumps(content, indent=1) + "\n")

@@ -18,12 +18,14 @@ from vit_jax import (
     cli,
     distributed,
     evaluation,
+    files,
     loop,
     model_config,
     optim,
     param_groups,
     sharding,
     start,
+    summary,
     sweep,
     workdir,
 )
@@ -71,9 +73,9 @@ def main(argv: Sequence[str]) -> int:
     parsed = cli.parse(parser, argv)
     if not parsed.flags.workdir:
         raise UsageError("--workdir is empty", "give a folder for the run")
-    config, path = parsed.config, epath.Path(parsed.flags.workdir)
+    config, path = parsed.config, files.run_folder(parsed.flags.workdir)
     if config.compile_cache:
-        jax.config.update("jax_compilation_cache_dir", config.compile_cache)
+        _use_compile_cache(config.compile_cache)
     distributed.initialize(
         init_timeout_s=config.distributed.init_timeout_seconds,
         heartbeat_timeout_s=config.distributed.heartbeat_seconds,
@@ -86,6 +88,15 @@ def main(argv: Sequence[str]) -> int:
         outcome = train(config, path, command)
     distributed.shutdown()
     return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
+
+
+def _use_compile_cache(folder: str) -> None:
+    """Keeps compiled programs in a folder, of this machine or of an object store."""
+    jax.config.update("jax_compilation_cache_dir", folder)
+    if files.is_remote(folder):
+        files.need_package(folder)
+        # XLA's own caches (autotuning, kernels) know local files only.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
 def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.Outcome:
@@ -127,11 +138,27 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
         _warn_of_another_total(job, opened, step)
         if step >= job.total_steps:
             _log.info("already finished at step %d", step)
-        outcome = loop.train(job, dataset, path, checkpoints, best, state, step, buckets, extra)
-        checkpoints.close()
-        if best is not None:
-            best.close()
-    _report(outcome, path)
+        outcome = loop.Outcome(start_step=step, step=step)
+        checkpoints.completed = step if checkpoints.latest_step() == step else None
+        distributed.continues_from(checkpoints.completed)
+        how = "failed"
+        try:
+            loop.train(job, dataset, path, checkpoints, best, state, outcome, buckets, extra)
+            checkpoints.close()
+            if best is not None:
+                best.close()
+            how = "preempted" if outcome.preempted else "done"
+        except KeyboardInterrupt:
+            how = "interrupted"
+            raise
+        except Exception as error:
+            how = f"failed ({files.line(error)})"
+            raise
+        finally:
+            outcome.seconds = outcome.seconds or buckets.seconds()
+            if distributed.is_main():
+                summary.report(job, outcome, path, how, checkpoints.completed)
+    _say(outcome)
     return outcome
 
 
@@ -207,14 +234,10 @@ def _warn_of_another_total(job: job_lib.Job, opened: workdir.Workdir, step: int)
     )  # fmt: skip
 
 
-def _report(outcome: loop.Outcome, path: epath.Path) -> None:
-    """The end of the log, and the last line of stdout."""
+def _say(outcome: loop.Outcome) -> None:
+    """The last line of stdout."""
     if not distributed.is_main():
         return
-    seconds = outcome.seconds
-    spent = "  ".join(f"{name} {value:.1f}s" for name, value in seconds.items())
-    _log.info("time: %s; goodput %.1f %%", spent, 100 * seconds["step"] / seconds["total"])
-    _log.info("checkpoint: %s", path / "checkpoints" / str(outcome.step))
     if outcome.preempted:
         print(f"preempted step={outcome.step}: saved; the same command continues", flush=True)
         return

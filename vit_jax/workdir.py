@@ -25,6 +25,7 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 
+from vit_jax import files
 from vit_jax.errors import UsageError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Lock:
     def __init__(self, folder: epath.Path) -> None:
         """Raises UsageError, naming the process, if the folder is in use; storage without locks is let be."""
         self._fd = None
-        if "://" in str(folder):
+        if files.is_remote(folder):
             return
         self._fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -117,6 +118,14 @@ def open_workdir(
     return opened
 
 
+def record_end(path: str | Path, end: Mapping[str, Any]) -> None:
+    """Adds how the newest start ended to its entry in run.json; for process 0."""
+    record = epath.Path(path) / "run.json"
+    content = _read_json(record)
+    content["starts"][-1]["end"] = plain(end)
+    files.write_text(record, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """The config a run folder holds; lists where the config had tuples.
 
@@ -144,7 +153,7 @@ def write_classes(path: str | Path, classes: Sequence[str]) -> None:
                 "give the data this run began with, or another workdir",
             )
     elif jax.process_index() == 0:
-        _write_atomically(target, "".join(name + "\n" for name in classes))
+        files.write_text(target, "".join(name + "\n" for name in classes))
 
 
 def read_class_file(path: str | os.PathLike) -> tuple[str, ...]:
@@ -211,17 +220,17 @@ def _open(
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the workdir {folder} is a file", "choose a folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_atomically(folder / "run.json.probe", "")
+        files.make_folder(folder)
+        files.write_text(folder / "run.json.probe", "")
         (folder / "run.json.probe").unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except Exception as error:  # OSError, or a storage layer's own kinds
+        reason = getattr(error, "strerror", None) or files.line(error)
         raise UsageError(
             f"can't write to the workdir {folder}: {reason}", "choose another --workdir"
         ) from None
     if not (folder / "config.json").exists():
         ours = [name for name in ("checkpoints", "best") if _steps(folder / name)]
-        ours += [name for name in ("metrics.jsonl", "run.json") if (folder / name).exists()]
+        ours += [name for name in ("metrics.jsonl", "metrics", "run.json") if (folder / name).exists()]
         if ours:
             raise UsageError(
                 f"the workdir {folder} holds {', '.join(ours)}{_of_steps(folder)} but no config.json: "
@@ -281,8 +290,8 @@ def _record_start(opened: Workdir, config: dict[str, Any], command: Sequence[str
             "changed": {key: list(pair) for key, pair in opened.changed.items()},
         }
     )
-    _write_atomically(opened.path / "config.json", json.dumps(config, indent=1, allow_nan=False) + "\n")
-    _write_atomically(record, json.dumps({"starts": plain(starts)}, indent=1, allow_nan=False) + "\n")
+    files.write_text(opened.path / "config.json", json.dumps(config, indent=1, allow_nan=False) + "\n")
+    files.write_text(record, json.dumps({"starts": plain(starts)}, indent=1, allow_nan=False) + "\n")
 
 
 def _version(package: str) -> str | None:
@@ -309,12 +318,6 @@ def _revision() -> str | None:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _write_atomically(path: epath.Path, text: str) -> None:
-    temporary = path.parent / (path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _read_json(path: epath.Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import numpy as np
 
 from vit_jax.checkpoint import Reader
 from vit_jax.paths import named_leaves
+from vit_jax.records import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +91,47 @@ class Command:
             stderr=stderr,
         )
 
+    def start_group(
+        self,
+        workdir: Path,
+        sets: Mapping[str, Any] | None = None,
+        *,
+        processes: int = 2,
+        devices: int = 2,
+    ) -> list[subprocess.Popen]:
+        """Starts several processes of one run, with so many devices each, to be treated one by one."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        env = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(processes)}
+        return [
+            self.start(workdir, sets, devices=devices, env=env | {"JAX_PROCESS_ID": str(i)})
+            for i in range(processes)
+        ]
+
+    def launch(
+        self, workdir: Path, sets: Mapping[str, Any] | None, processes: int, devices: int, *flags: str
+    ) -> subprocess.Popen:
+        """Starts the processes of a run by the launcher, as users do."""
+        launcher = [
+            "-m",
+            "launch.local",
+            f"--processes={processes}",
+            f"--devices-per-process={devices}",
+            *flags,
+        ]
+        argv = [
+            sys.executable,
+            *launcher,
+            "--",
+            sys.executable,
+            "-m",
+            "vit_jax.train",
+            *self.argv(workdir, sets),
+        ]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, cwd=ROOT, env=environment(1), text=True, **pipes)
+
     def run(self, workdir: Path, sets: Mapping[str, Any] | None = None, **options: Any) -> Done:
         """Runs it to its end."""
         began = time.monotonic()
@@ -135,7 +178,9 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen, what: str
     end = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, f"ended before {what}: {process.communicate()}"
-        assert time.monotonic() < end, f"no {what}"
+        if time.monotonic() > end:
+            process.kill()
+            raise AssertionError(f"no {what}: {process.communicate()}")
         time.sleep(0.002)
 
 
@@ -158,10 +203,15 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def _records(workdir: Path, name: str) -> list[dict[str, Any]]:
+    path = workdir / f"{name}.jsonl"
+    return json_lines(path) if path.exists() else list(read_records(workdir, name))
+
+
 def metrics(workdir: Path) -> dict[int, dict[str, float | None]]:
     """Step -> what it computed, the last line of a step winning; what a clock measured is left out."""
     steps: dict[int, dict[str, float | None]] = {}
-    for line in json_lines(workdir / "metrics.jsonl"):
+    for line in _records(workdir, "metrics"):
         kept = {
             k: v
             for k, v in line.items()
@@ -173,7 +223,7 @@ def metrics(workdir: Path) -> dict[int, dict[str, float | None]]:
 
 def example_ids(workdir: Path) -> dict[int, list[int]]:
     """Step -> example ids, the last line of a step winning."""
-    return {line["step"]: line["ids"] for line in json_lines(workdir / "examples.jsonl")}
+    return {line["step"]: line["ids"] for line in _records(workdir, "examples")}
 
 
 def saved_steps(workdir: Path) -> list[int]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 from tests.integration.command import Command
@@ -41,3 +43,20 @@ def finished(shared, command) -> Callable[..., Path]:
         return workdir
 
     return get
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """24 images to train, 10 to test; one of each is cut short."""
+    rng = np.random.default_rng(0)
+    root = tmp_path / "pictures"
+    for split, count in (("train", 12), ("test", 5)):
+        for name in ("dark", "light"):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                level = 200 if name == "light" else 20
+                image = rng.integers(level, level + 50, (8, 8, 3)).astype(np.uint8)
+                assert cv2.imwrite(str(root / split / name / f"{i:02d}.png"), image)
+        broken = root / split / "dark" / "03.png"
+        broken.write_bytes(broken.read_bytes()[:60])
+    return root

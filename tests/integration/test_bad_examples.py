@@ -1,7 +1,5 @@
 """Examples that can't be read, and updates that aren't finite, by the command."""
 
-import cv2
-import numpy as np
 import pytest
 
 from tests.integration.command import begun_steps, example_ids, metrics
@@ -16,23 +14,6 @@ FOLDER = {
     "log_every_steps": 1,
     "mixup_alpha": 0.0,  # with mixup an unreadable example takes its partner along
 }
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    """24 images to train, 10 to test; one of each is cut short."""
-    rng = np.random.default_rng(0)
-    root = tmp_path / "pictures"
-    for split, count in (("train", 12), ("test", 5)):
-        for name in ("dark", "light"):
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                level = 200 if name == "light" else 20
-                image = rng.integers(level, level + 50, (8, 8, 3)).astype(np.uint8)
-                assert cv2.imwrite(str(root / split / name / f"{i:02d}.png"), image)
-        broken = root / split / "dark" / "03.png"
-        broken.write_bytes(broken.read_bytes()[:60])
-    return root
 
 
 @pytest.mark.slow

@@ -5,11 +5,10 @@ What isn't local is copied into a cache once, then read from there.
 
 import fnmatch
 import hashlib
-import os
 import re
 from pathlib import Path
-from typing import Any
 
+from vit_jax import files
 from vit_jax.errors import UsageError
 
 _HUB = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?")
@@ -55,7 +54,7 @@ def _from_hub(spec: str) -> Path:
         )
     except Exception as error:  # of many kinds: no such repository, no token, no network
         raise UsageError(
-            f"can't fetch {spec}: {_line(error)}", "check the name, the network and your token"
+            f"can't fetch {spec}: {files.line(error)}", "check the name, the network and your token"
         ) from None
     path = Path(folder) / (match["file"] or "")
     if not path.exists():
@@ -70,48 +69,16 @@ def _from_storage(spec: str) -> Path:
 
     Kept by whole address; a file that has changed there is copied again.
     """
-    import fsspec
-
     scheme = spec.split("://")[0]
-    try:
-        store, root = fsspec.core.url_to_fs(spec)
+    store, root = files.open_store(spec)
+    with files.reaching(spec):
         folder = root if store.isdir(root) else root.rpartition("/")[0]
         wanted = _WANTED if folder == root else (root.rpartition("/")[2], *_CONFIGS)
         names = [path.rpartition("/")[2] for path in store.ls(folder, detail=False)]
         found = [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)]
         if folder != root and wanted[0] not in found:
             raise UsageError(f"can't read {spec}: no such file", "check the path")
-        target = _cache() / hashlib.sha256(f"{scheme}://{folder}".encode()).hexdigest()[:24]
+        target = files.cache() / hashlib.sha256(f"{scheme}://{folder}".encode()).hexdigest()[:24]
         for name in found:
-            _copy(store, f"{folder}/{name}", target / name)
-    except ImportError as error:
-        raise UsageError(f"{scheme}:// paths need another package: {_line(error)}", "install it") from None
-    except UsageError:
-        raise
-    except ValueError as error:
-        raise UsageError(
-            f"can't read {spec}: {_line(error)}", "give a local path, gs://… or hf://…"
-        ) from None
-    except Exception as error:  # a storage layer's own kinds
-        raise UsageError(f"can't read {spec}: {_line(error)}", "check the path and your access") from None
+            files.copy_once(store, f"{folder}/{name}", target / name)
     return target if folder == root else target / wanted[0]
-
-
-def _copy(store: Any, remote: str, local_path: Path) -> None:
-    """Copies a file unless the copy here is of the same state of it."""
-    state, record = str(store.ukey(remote)), local_path.with_name(local_path.name + ".state")
-    if local_path.is_file() and record.is_file() and record.read_text() == state:
-        return
-    local_path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = local_path.with_name(local_path.name + ".part")
-    store.get_file(remote, str(temporary))
-    temporary.replace(local_path)
-    record.write_text(state)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit_jax"
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
