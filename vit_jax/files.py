@@ -5,11 +5,13 @@ keeps goes through etils' paths; data and weights are read through fsspec, which
 """
 
 import contextlib
+import hashlib
 import importlib.util
 import logging
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +20,11 @@ from etils import epath
 
 from vit_jax.errors import UsageError
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+_WORTH_A_LINE = 2**28  # bytes
 
 # What fsspec needs besides itself.
 _PACKAGES = {
@@ -165,6 +171,31 @@ def copy_once(store: fsspec.AbstractFileSystem, remote: str, local: Path) -> Non
     store.get_file(remote, str(temporary))
     temporary.replace(local)
     record.write_text(state)
+
+
+def mirror(folder: str, names: Sequence[str]) -> Path:
+    """Copies files of a folder on a store to this machine's cache; what was copied before and is the same is kept.
+
+    Raises:
+      UsageError: not there, no access, or more than the local disk holds.
+    """
+    store, root = open_store(folder)
+    target = cache() / hashlib.sha256(folder.encode()).hexdigest()[:24]
+    with reaching(folder):
+        missing = [name for name in names if not (target / name).is_file()]
+        needed = sum(store.size(f"{root}/{name}") for name in missing)
+        target.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(target).free
+        if needed > free:
+            raise UsageError(
+                f"copying {folder} takes {needed / 2**30:.1f} GiB, {target} has {free / 2**30:.1f} GiB",
+                "set XDG_CACHE_HOME to a larger disk, or mount the bucket (gcsfuse) and give that path",
+            )
+        if needed > _WORTH_A_LINE:
+            _log.info("copying %.1f GiB of %s to %s", needed / 2**30, folder, target)
+        for name in names:
+            copy_once(store, f"{root}/{name}", target / name)
+    return target
 
 
 def upload(local: Path, remote: epath.Path) -> None:

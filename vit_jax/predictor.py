@@ -15,7 +15,8 @@ import numpy as np
 from vit_jax import sharding, step, trained, workdir
 from vit_jax.data.decode import BadImage
 from vit_jax.data.pipeline import reader_threads
-from vit_jax.data.source_folder import image_files, read_file
+from vit_jax.data.source_folder import image_files
+from vit_jax.data.tree import read_file
 from vit_jax.errors import UsageError
 
 Input = str | os.PathLike | np.ndarray

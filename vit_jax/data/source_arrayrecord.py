@@ -1,4 +1,7 @@
-"""`arrayrecord:FOLDER`: a data set written by `prepare` (its layout: see `arrayrecord`)."""
+"""`arrayrecord:FOLDER`: a data set written by `prepare` (its layout: see `arrayrecord`).
+
+Of a folder on an object store the shards of the splits in use are copied to every host, once.
+"""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from vit_jax.data.arrayrecord import decode_record, read_manifest
+from vit_jax import files
+from vit_jax.data.arrayrecord import MANIFEST, decode_record, read_manifest
 from vit_jax.data.decode import BadImage
 from vit_jax.data.source import Catalog, ClassMap, Example, Source
 from vit_jax.errors import UsageError
@@ -16,12 +20,20 @@ class ArrayRecordCatalog(Catalog):
     """The splits which the manifest lists."""
 
     def __init__(self, location: str) -> None:
-        self.root = os.path.expanduser(location)
+        self.location = location
+        self.root = self._local([MANIFEST])
         self.manifest = read_manifest(self.root)
         self.splits = tuple(self.manifest["splits"])
 
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
+        self._local([f"{split}/{shard['file']}" for shard in self.manifest["splits"][split]["shards"]])
         return ArrayRecordSource(self.root, split, self.manifest, classes)
+
+    def _local(self, names: list[str]) -> str:
+        """The folder with these files on this machine: ArrayRecord's reader knows no object store."""
+        if files.is_remote(self.location):
+            return str(files.mirror(self.location.rstrip("/"), names))
+        return os.path.expanduser(self.location)
 
 
 class ArrayRecordSource(Source):

@@ -3,6 +3,7 @@
 - Classes are the first-level folders, in the order of their names as strings (so "10" before "2").
   Images in folders below count for the first-level folder.
 - Within a class the order is that of the relative paths as bytes. Names are kept byte for byte.
+- ROOT may be an address (gs://bucket/images): listed at every start, a request for every thousand images.
 - Hidden files and folders (leading dot), `__MACOSX` and files of other extensions are ignored.
 - A root without split folders has one split, `all`; it also serves a default split.
 
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.decode import BadImage
+from vit_jax.data import tree
 from vit_jax.data.source import Catalog, ClassMap, Example, Source, shorten
 from vit_jax.errors import UsageError
 
@@ -36,11 +37,11 @@ class FolderCatalog(Catalog):
 
     def __init__(self, location: str) -> None:
         self.root = os.path.expanduser(location)
-        if self.root.lower().endswith(_ARCHIVES) and not os.path.isdir(self.root):
+        if self.root.lower().endswith(_ARCHIVES) and not tree.is_folder(self.root):
             raise UsageError(f"folder:{location} is an archive, which isn't supported", "unpack it first")
-        if not os.path.isdir(self.root):
+        if not tree.is_folder(self.root):
             raise UsageError(f"folder:{location}: no such folder", "check the path; " + _LAYOUT)
-        self._folders = tuple(os.fsdecode(name) for name in _subfolders(os.fsencode(self.root)))
+        self._folders = tuple(os.fsdecode(name) for name in tree.subfolders(os.fsencode(self.root)))
         named = tuple(name for name in self._folders if name.lower() in SPLIT_NAMES)
         self.splits = named or ("all",)
 
@@ -64,7 +65,7 @@ class FolderSource(Source):
     def __init__(self, spec: str, split: str, path: str, classes: Sequence[str] | None) -> None:
         self.spec, self.split = spec, split
         self._root = os.fsencode(path)
-        folders = _subfolders(self._root)
+        folders = tree.subfolders(self._root)
         blobs, lengths, counts = [], [], []
         for folder in folders:
             names = sorted(_images(os.path.join(self._root, folder)))
@@ -95,7 +96,7 @@ class FolderSource(Source):
 
     def __getitem__(self, index: int) -> Example:
         path, own = self._path(index)
-        return Example(read_file(path), int(self._table[own]), os.fsdecode(path))
+        return Example(tree.read_file(path), int(self._table[own]), os.fsdecode(path))
 
     def name(self, index: int) -> str:
         return os.fsdecode(self._path(index)[0])
@@ -116,15 +117,6 @@ class FolderSource(Source):
         return np.repeat(self._table, np.diff(self._class_ends, prepend=0))
 
 
-def read_file(path: bytes | str) -> bytes:
-    """The content of an image file. Raises BadImage, naming it, where that can't be had."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as e:
-        raise BadImage(os.fsdecode(path), f"can't be read: {e.strerror}") from e
-
-
 def image_files(folder: str) -> list[str]:
     """Paths of all images in a folder and the folders below it, FOLDER/..., sorted as bytes.
 
@@ -138,38 +130,14 @@ def image_files(folder: str) -> list[str]:
     return [os.fsdecode(os.path.join(root, name)) for name in found]
 
 
-def _ignored(name: bytes) -> bool:
-    return name.startswith(b".") or name == b"__MACOSX"
-
-
-def _subfolders(path: bytes) -> list[bytes]:
-    """Names of the visible folders in a folder, sorted."""
-    with os.scandir(path) as entries:
-        return sorted(e.name for e in entries if not _ignored(e.name) and e.is_dir())
-
-
-def _images(path: bytes, prefix: bytes = b"", above: tuple[str, ...] = ()) -> Iterator[bytes]:
-    """Paths of the images below `path`, relative to it, in no order. Follows links, but not in circles."""
-    real = os.path.realpath(path)
-    if real in above:
-        return
-    folders = []
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if _ignored(entry.name):
-                continue
-            # A dead link counts as a file: it fails by name when read, instead of going missing here.
-            if entry.is_dir():
-                folders.append(entry.name)
-            elif os.path.splitext(entry.name)[1].lower() in _EXTENSIONS:
-                yield prefix + entry.name
-    for name in folders:
-        yield from _images(os.path.join(path, name), prefix + name + b"/", (*above, real))
+def _images(path: bytes) -> Iterator[bytes]:
+    """Paths of the images below `path`, relative to it, in no order."""
+    return (name for name in tree.files_below(path) if os.path.splitext(name)[1].lower() in _EXTENSIONS)
 
 
 def _nothing_found(path: str, folders: list[bytes]) -> UsageError:
     """The error for a split without images: says what was searched and what lies there instead."""
-    names = os.listdir(path)
+    names = tree.names(path)
     archives = sorted(n for n in names if n.lower().endswith(_ARCHIVES))
     loose = sum(os.path.splitext(n)[1].lower() in EXTENSIONS and not n.startswith(".") for n in names)
     searched = f"{len(folders)} class folders" + (

@@ -4,7 +4,6 @@ What isn't local is copied into a cache once, then read from there.
 """
 
 import fnmatch
-import hashlib
 import re
 from pathlib import Path
 
@@ -78,7 +77,5 @@ def _from_storage(spec: str) -> Path:
         found = [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)]
         if folder != root and wanted[0] not in found:
             raise UsageError(f"can't read {spec}: no such file", "check the path")
-        target = files.cache() / hashlib.sha256(f"{scheme}://{folder}".encode()).hexdigest()[:24]
-        for name in found:
-            files.copy_once(store, f"{folder}/{name}", target / name)
+    target = files.mirror(f"{scheme}://{folder.lstrip('/')}", found)
     return target if folder == root else target / wanted[0]
