@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from tests.fake_gcs import FakeGcs
-from vit_jax import files
+from vit_jax import files, train
 from vit_jax.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,3 +98,12 @@ def test_storage_that_is_not_there_is_given_up_in_a_minute():
     begun = time.monotonic()
     assert _refusal(gcs, "gs://bucket/run").startswith("error: can't reach gs://bucket/run: ")
     assert time.monotonic() - begun < 80
+
+
+def test_the_compile_cache_of_a_store_goes_without_the_local_ones(monkeypatch):
+    updates = {}
+    monkeypatch.setattr(train.jax.config, "update", updates.__setitem__)
+    train._use_compile_cache("runs/cache")
+    assert updates == {"jax_compilation_cache_dir": "runs/cache"}
+    train._use_compile_cache("memory://cache")
+    assert updates["jax_persistent_cache_enable_xla_caches"] == "none"

@@ -53,7 +53,6 @@ class Checkpoints(Reader):
         self._orbax: _Manager | None = None
         self._pending: _Pending | None = None
         self._best: float | None = None
-        self.completed: int | None = None  # newest step known to be complete
 
     def prepare(self, state: Any) -> None:
         """Compiles what a save needs, so that the first one is as quick as the others.
@@ -114,8 +113,6 @@ class Checkpoints(Reader):
         if self._orbax is not None:
             with self._failures():
                 self._orbax.wait_until_finished()
-        if self._pending is not None:
-            self.completed = self._pending.step
         self._pending = None
 
     def check_errors(self) -> None:

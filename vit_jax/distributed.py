@@ -4,18 +4,21 @@
 turns SIGTERM into a flag that all processes see at the same step. Without it the signal kills at once.
 """
 
+import contextlib
 import importlib.util
 import itertools
 import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax._src.distributed import global_state  # private; orbax reads it too
 from jax.experimental import multihost_utils
 
+from vit_jax import files
 from vit_jax.errors import UsageError
 from vit_jax.peers import PeerWatch
 
@@ -106,18 +109,22 @@ def preempted() -> bool:
 
 
 _watch: PeerWatch | None = None
-_saved_step: int | None = None
+_saved_step: Callable[[], int | None] | None = None
+_LISTING_S = 3.0  # storage may be what is gone
 
 
-def continues_from(step: int | None) -> None:
-    """Notes the newest step that is saved, for what is said when a process is lost."""
+def continues_from(saved_step: Callable[[], int | None]) -> None:
+    """Notes who knows the newest step that is saved, for what is said when a process is lost."""
     global _saved_step
-    _saved_step = step
+    _saved_step = saved_step
 
 
 def _remedy() -> str:
-    again = "start the same command again on all hosts"
-    return again if _saved_step is None else f"{again}; it continues from step {_saved_step}"
+    again, step = "start the same command again on all hosts", None
+    if _saved_step is not None:
+        with contextlib.suppress(Exception):
+            step = files.within(_LISTING_S, _saved_step)
+    return again if step is None else f"{again}; it continues from step {step}"
 
 
 def blame_peers(error: BaseException) -> None:

@@ -143,7 +143,6 @@ def train(
                     _flush(writer, examples)
                     with buckets.bucket("checkpoint"):
                         checkpoints.save(step, state)
-                    distributed.continues_from(checkpoints.completed)
                     saved_at = monotonic()
                 # Also at start_step: the run before may have ended between the save and the evaluation.
                 if step > 0 and (due := evaluators.due(step)):
@@ -168,7 +167,6 @@ def train(
                 profile.after_step(step, state)
                 if step % job.log_every == 0:
                     checkpoints.check_errors()
-                    distributed.continues_from(checkpoints.completed)
             with buckets.bucket("step"):
                 log.flush()
 

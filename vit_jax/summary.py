@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from etils import epath
@@ -61,13 +61,13 @@ def best_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     return best
 
 
-def report(job: Job, outcome: Outcome, path: epath.Path, how: str, saved: int | None) -> None:
-    """Logs the summary and keeps it in run.json; for process 0. Arguments as for `summarize`.
+def report(job: Job, outcome: Outcome, path: epath.Path, how: str, saved: Callable[[], int | None]) -> None:
+    """Logs the summary and keeps it in run.json; for process 0. Arguments as for `summarize`; saved says its step.
 
     A disk that is full or a store that is gone must not hide why the run ended.
     """
     try:
-        end = summarize(job, outcome, path, how, saved)
+        end = summarize(job, outcome, path, how, saved())
         for line in lines(end):
             _log.info("%s", line)
         workdir.record_end(path, end)

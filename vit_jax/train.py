@@ -139,8 +139,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
         if step >= job.total_steps:
             _log.info("already finished at step %d", step)
         outcome = loop.Outcome(start_step=step, step=step)
-        checkpoints.completed = step if checkpoints.latest_step() == step else None
-        distributed.continues_from(checkpoints.completed)
+        distributed.continues_from(checkpoints.latest_step)
         how = "failed"
         try:
             loop.train(job, dataset, path, checkpoints, best, state, outcome, buckets, extra)
@@ -157,7 +156,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
         finally:
             outcome.seconds = outcome.seconds or buckets.seconds()
             if distributed.is_main():
-                summary.report(job, outcome, path, how, checkpoints.completed)
+                summary.report(job, outcome, path, how, checkpoints.latest_step)
     _say(outcome)
     return outcome
 

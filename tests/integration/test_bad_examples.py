@@ -22,6 +22,7 @@ def test_a_bad_image_stops_the_run_by_name(command, pictures, tmp_path):
     assert done.code == 1
     assert "Traceback" not in done.err
     assert str(pictures / "train" / "dark" / "03.png") in done.error
+    assert "failed (" in done.err and "checkpoint: none yet" in done.err
     assert "data.on_bad_image" in done.error
 
 

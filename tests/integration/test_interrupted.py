@@ -1,5 +1,6 @@
 """A run that is killed or told to stop, at any moment, and started again ends like one that wasn't."""
 
+import json
 import signal
 import time
 
@@ -11,6 +12,7 @@ from tests.integration.command import (
     begun_steps,
     finish,
     json_lines,
+    metrics,
     saved_steps,
     wait_for,
 )
@@ -131,8 +133,16 @@ def test_sigterm_saves_the_step_it_is_at(command, finished, tmp_path):
     assert step <= stopped_at < 1500
     assert f"told to stop (SIGTERM): saving step {stopped_at}" in done.err
     assert done.result == f"preempted step={stopped_at}: saved; the same command continues"
+    assert f"preempted at step {stopped_at} of 1500: {stopped_at} steps, {16 * stopped_at} images" in done.err
     again = _to_the_end(command, tmp_path / "run", LONG)
     assert f"continuing from step {stopped_at} " in again.err
+    assert f"done at step 1500 of 1500: {1500 - stopped_at} steps" in again.err
+    starts = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
+    assert [start["end"]["how"] for start in starts] == ["preempted", "done"]
+    best = starts[1]["end"]["best"]["eval/test/accuracy"]
+    assert best["value"] == max(
+        v["eval/test/accuracy"] for v in metrics(unbroken).values() if "eval/test/loss" in v
+    )
     assert_same_run(tmp_path / "run", unbroken)
 
 

@@ -49,7 +49,7 @@ def test_the_death_of_the_main_process_ends_the_other_at_once(command, tmp_path)
     killed = time.monotonic()
     done = [finish(process) for process in processes]
     assert time.monotonic() - killed < 30
-    assert [d.code for d in done] == [-signal.SIGKILL, 134]  # launchers start all again on it
+    assert [d.code for d in done] == [-signal.SIGKILL, 134], done  # launchers start all again on it
     step, what = _killed(done[1].err)
     assert done[1].error.startswith(what) and step in saved_steps(run)
     assert what == f"error: process 0 of 2 is gone: the connection to it broke ({AGAIN}"
