@@ -85,7 +85,8 @@ def get_config() -> ConfigDict:
     c.num_classes = placeholder(int)  # None: as many as data.train has
 
     # ---- data: SOURCE[@SPLIT]; a bare split expression means the source of data.train
-    # Sources: digits | folder:PATH | idx:PATH | arrayrecord:PATH | tfds:NAME[/CONFIG][:VERSION]
+    # Sources: digits | folder:PATH | idx:PATH | cifar10:PATH | cifar100:PATH | arrayrecord:PATH |
+    # tfds:NAME[/CONFIG][:VERSION]
     c.data = ConfigDict()
     c.data.train = "digits@train"
     c.data.val = ""  # evaluated as eval/val/...; "": none

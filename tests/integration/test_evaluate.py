@@ -15,7 +15,7 @@ import pytest
 from tests import saved_run
 from tests.collectives import own_lines
 from tests.evaluators import everything
-from tests.integration.command import ROOT, environment, finish
+from tests.integration.command import ROOT, environment, finish, metrics
 from vit_jax import sharding
 from vit_jax.data.sources import open_source
 
@@ -175,6 +175,24 @@ def test_what_does_not_go_together_is_refused_before_any_work(run, words, says, 
     out, err = capfd.readouterr()
     assert (end.value.code, out) == (2, "")
     assert says in err.splitlines()[-1], err
+
+
+def test_in_training_features_have_an_interval_of_their_own(command, tmp_path):
+    sets = {
+        "total_steps": 10, "features.data": "(('own','','',''),)", "features.methods": "('fewshot','knn')",
+        "fewshot.shots": "(5,)", "features.every_steps": 5, "eval.every_steps": None, "ema_decay": 0.9,
+    }  # fmt: skip
+    done = command.run(tmp_path / "run", sets)
+    assert done.code == 0, done.err
+    steps = metrics(tmp_path / "run")
+    for step in (5, 10):
+        for name in ("own", "own_ema"):
+            assert 0 < steps[step][f"eval/{name}/5shot/accuracy"] <= 1
+            assert 0 < steps[step][f"eval/{name}/knn10/accuracy"] <= 1
+    assert "eval/test/accuracy" in steps[10] and "eval/test/accuracy" not in steps[5]
+    words = (f"--checkpoint={tmp_path / 'run'}", FEWSHOT + ":methods=fewshot", "--subtree=ema")
+    again = strict(evaluate(*words, "--config.fewshot.shots=(5,)").out)
+    assert again["eval/own/5shot/accuracy"] == steps[10]["eval/own_ema/5shot/accuracy"]
 
 
 def _two(*words, module, devices=2):

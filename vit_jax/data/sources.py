@@ -5,6 +5,7 @@
 | `digits` | none: scikit-learn's handwritten digits |
 | `folder` | folder of SPLIT/CLASS/ images |
 | `idx` | folder of MNIST-style IDX files |
+| `cifar10`, `cifar100` | folder of CIFAR's binary version |
 | `arrayrecord` | folder written by `prepare` |
 | `tfds` | NAME[/CONFIG][:VERSION], prepared on disk as ArrayRecord |
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from vit_jax.data.source import Catalog, Example, Source, SourceView
 from vit_jax.data.source_arrayrecord import ArrayRecordCatalog
+from vit_jax.data.source_cifar import Cifar10Catalog, Cifar100Catalog
 from vit_jax.data.source_digits import DigitsCatalog
 from vit_jax.data.source_folder import FolderCatalog
 from vit_jax.data.source_idx import IdxCatalog
@@ -29,6 +31,8 @@ KINDS: dict[str, Callable[[str], Catalog]] = {
     "digits": DigitsCatalog,
     "folder": FolderCatalog,
     "idx": IdxCatalog,
+    "cifar10": Cifar10Catalog,
+    "cifar100": Cifar100Catalog,
     "arrayrecord": ArrayRecordCatalog,
     "tfds": TfdsCatalog,
 }
