@@ -84,7 +84,9 @@ def _refusal(gcs, spec):
 @needs_gcsfs
 def test_what_is_said_of_a_bucket_that_cannot_be_used():
     with FakeGcs() as gcs:
-        assert _refusal(gcs, "gs://bucket/none").startswith("error: can't read gs://bucket/none: no such file")
+        assert _refusal(gcs, "gs://bucket/none").startswith(
+            "error: can't read gs://bucket/none: no such file"
+        )
         gcs.forbidden = True
         line = _refusal(gcs, "gs://bucket/run")
     assert line.startswith("error: can't reach gs://bucket/run: ") and "your credentials" in line
