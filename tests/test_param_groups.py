@@ -196,8 +196,8 @@ def test_freezing_under_accumulation_on_a_mesh():
 
 def test_no_mfu_is_claimed_for_a_backward_pass_that_is_left_out(monkeypatch):
     monkeypatch.setattr(flops, "peak_flops", lambda kind: 1e12)
-    assert loop._peak_flops(tiny_job()) == 8e12
-    assert loop._peak_flops(tiny_job(optim__frozen=PROBE)) is None
+    assert loop.peak_flops(tiny_job()) == 8e12
+    assert loop.peak_flops(tiny_job(optim__frozen=PROBE)) is None
 
 
 # ---- refusals and the log

@@ -37,7 +37,8 @@ class Zoo(nn.Module):
         if self.extra == "across examples":
             x = x[::-1]
         x = jnp.concatenate([x[:, 1], jax.lax.slice_in_dim(x[:, -1], 0, 4, 2, axis=1), x[:, 0, 1:3]], axis=1)
-        x = jax.nn.softmax(x, axis=1) + nn.LayerNorm(use_bias=False)(x) + jax.nn.softmax(x, axis=-1)
+        # A large epsilon: rows of four nearly equal numbers would blow float32 noise up beyond the tolerance.
+        x = jax.nn.softmax(x, axis=1) + nn.LayerNorm(0.1, use_bias=False)(x) + jax.nn.softmax(x, axis=-1)
         x = jnp.einsum("bnd,bmd->bdnm", x, x).max((2, 3)) - jnp.abs(x).min(1)
         return nn.Dense(self.num_classes)(jnp.tanh(x)), {}
 
@@ -46,7 +47,7 @@ class Zoo(nn.Module):
 def test_a_model_made_of_known_operations(opset, tmp_path):
     model = Zoo()
     pixels = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype(np.float32)
-    params = random_params(model, pixels, scale=1.0)
+    params = random_params(model, pixels)
     write_onnx(model, params, tmp_path / "model.onnx", opset=opset)
     for batch in (1, 3):
         reference = np.asarray(model.apply({"params": params}, pixels[:batch])[0])

@@ -23,10 +23,10 @@ def tiny(num_classes=3, depth=2, **fields):
     return model, random_params(model, images(model, 1))
 
 
-def random_params(model, pixels, scale=0.3):
+def random_params(model, pixels):
     rng = np.random.default_rng(1)
     shapes = jax.eval_shape(model.init, jax.random.key(0), pixels)["params"]
-    return jax.tree.map(lambda leaf: (scale * rng.normal(size=leaf.shape)).astype(np.float32), shapes)
+    return jax.tree.map(lambda leaf: (0.3 * rng.normal(size=leaf.shape)).astype(np.float32), shapes)
 
 
 def logits_of(model, params, batch):
