@@ -16,7 +16,7 @@ LEVELS = [
     {"files"},
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "records", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export"},
+    {"gathering", "optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export"},
     {"evaluators", "checkpoint", "model_config", "metrics"},
     {"job", "runs"},
     {"evaluation", "pretrained", "benchmarks"},

@@ -42,7 +42,7 @@ def test_every_family_trains(name):
 
 def test_every_field_of_every_family_is_a_key_and_the_reverse():
     fields = set().union(*(model_fields(name) for name in ("B/16", "R50+B/16", "R50x1", "Mixer-B/16")))
-    given = {"num_classes", "constrain"}  # by the data and the mesh
+    given = {"num_classes", "constrain", "gather"}  # by the data and the mesh
     assert fields - given == set(config_lib.base_config().model) - {"name"}
 
 
@@ -51,7 +51,7 @@ def test_unset_keys_leave_the_models_own_defaults():
     for name in ("Ti/16", "R50+Ti/16", "R26x1", "Mixer-S/16"):
         ours = job_lib.build_eval(tiny_config(model__name=name, **UNSHAPED), facts, jax.devices()[:1]).model
         plain = create_model(name, num_classes=5, image_size=(64, 64))
-        for field in model_fields(name) - {"constrain", "dtype", "softmax_dtype"}:
+        for field in model_fields(name) - {"constrain", "gather", "dtype", "softmax_dtype"}:
             assert getattr(ours, field) == getattr(plain, field), (name, field)
 
 

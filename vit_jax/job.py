@@ -16,9 +16,21 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from vit_jax import durations, flops, losses, model_config, optim, param_groups, schedules, sharding, step
+from vit_jax import (
+    durations,
+    flops,
+    gathering,
+    losses,
+    model_config,
+    optim,
+    param_groups,
+    schedules,
+    sharding,
+    step,
+)
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
+from vit_jax.models import model_fields
 from vit_jax.models.features import check_representation
 from vit_jax.models.vit import ViT
 
@@ -127,6 +139,7 @@ class Job(EvalJob):
             task=self.task,
             frozen=self.groups.frozen,
             ema_decay=self.config.ema_decay,
+            gather_params=gathering.gather_outside_layers(self.mesh, self.config.fsdp_min_size, self.model),
             constrain_params=lambda tree: jax.lax.with_sharding_constraint(tree, trained_shardings),
             constrain_micro_batches=lambda tree: jax.lax.with_sharding_constraint(tree, micro_sharding),
         )
@@ -243,7 +256,10 @@ def in_steps(
 def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
     if config.num_classes is not None and config.num_classes < 1:
         raise UsageError(f"num_classes is {config.num_classes}", "give at least 1, or leave it to data.train")
-    model = model_config.build_model(config, facts, constrain=sharding.constrain_activations(mesh))
+    parallel = {"constrain": sharding.constrain_activations(mesh)}
+    if "gather" in model_fields(config.model.name):
+        parallel["gather"] = gathering.layer_gather(mesh, config.fsdp_min_size, config.model.dtype)
+    model = model_config.build_model(config, facts, **parallel)
     if isinstance(model, ViT) and model.pool == "none":
         raise UsageError("model.pool 'none' gives a prediction per patch", "train with tok, gap or map")
     return model

@@ -145,6 +145,7 @@ def train_step(
     task: Task,
     frozen: Collection[str] = (),
     ema_decay: float | None = None,
+    gather_params: Callable[[PyTree], PyTree] = lambda tree: tree,
     constrain_params: Callable[[PyTree], PyTree] = lambda tree: tree,
     constrain_micro_batches: Callable[[PyTree], PyTree] = lambda tree: tree,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -163,6 +164,7 @@ def train_step(
       frozen: paths of parameters that aren't trained: they have no gradient, so the backward pass ends where it
         would only lead to them.
       ema_decay: d in ema += (1 - d) (params - ema); None where the state has no average.
+      gather_params: makes parameters whole for the computation that its layers don't; see gathering.
       constrain_params: pins gradients, a tree of the parameters that train, to the shardings of the parameters.
       constrain_micro_batches: pins [accum, B / accum, ...] so that every micro-batch is spread over all devices.
 
@@ -182,9 +184,8 @@ def train_step(
     trained, still = split(state.params, frozen)
 
     def loss_fn(trained: PyTree, micro: Batch, key: jax.Array) -> jax.Array:
-        logits, _ = model.apply(
-            {"params": merge(trained, still)}, micro["image"], train=True, rngs={"dropout": key}
-        )
+        params = gather_params(merge(trained, still))
+        logits, _ = model.apply({"params": params}, micro["image"], train=True, rngs={"dropout": key})
         per_example = task.loss(logits, micro["target"])
         return jnp.sum(per_example * micro["mask"]) / count  # a share of the global mean, so shares add up
 

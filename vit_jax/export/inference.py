@@ -19,6 +19,7 @@ Normalization = tuple[Sequence[float], Sequence[float]]
 
 # How layers run rather than what they compute; the plain form traces and exports on any device.
 _PLAIN = {"scan": False, "remat": "none", "attention": "xla"}
+_OF_A_MESH = ("constrain", "gather")
 
 
 def plain_form(model: nn.Module, params: Mapping[str, Any]) -> tuple[nn.Module, dict[str, np.ndarray]]:
@@ -34,8 +35,7 @@ def plain_form(model: nn.Module, params: Mapping[str, Any]) -> tuple[nn.Module, 
     if getattr(model, "scan", False):
         params = unstack_layers(dict(params))
     plain = {name: value for name, value in _PLAIN.items() if name in fields}
-    if "constrain" in fields:
-        plain["constrain"] = fields["constrain"].default
+    plain |= {name: fields[name].default for name in _OF_A_MESH if name in fields}
     model = model.clone(**plain)
     flat = flatten_dict(dict(params), sep="/")
     expected = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *input_shape(model)))))
@@ -66,7 +66,7 @@ def describe(
     fields = {
         field.name: _json_value(getattr(model, field.name))
         for field in dataclasses.fields(model)
-        if field.name not in ("parent", "name", "constrain")
+        if field.name not in ("parent", "name", *_OF_A_MESH)
     }
     described = {
         "input": f"images: [N, {height}, {width}, {channels}] (NHWC) float32, normalised; any N",

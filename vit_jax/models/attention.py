@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.errors import UsageError, known_names
+from vit_jax.models.dropout import drop
 
 # q [B, N, H, hd], k and v [B, M, H, hd] -> out [B, N, H, hd], and weights [B, H, N, M] or None.
 AttentionFunction = Callable[..., tuple[jax.Array, jax.Array | None]]
@@ -47,8 +48,7 @@ def xla_attention(
     weights = jax.nn.softmax(logits, axis=-1)
     kept = weights
     if dropout_key is not None and dropout > 0:
-        mask = jax.random.bernoulli(dropout_key, 1 - dropout, weights.shape)
-        kept = jnp.where(mask, weights / (1 - dropout), jnp.zeros_like(weights))
+        kept = drop(weights, dropout, dropout_key)
     out = jnp.einsum("bhnm,bmhd->bnhd", kept.astype(v.dtype), v)
     return out, (weights if return_weights else None)
 

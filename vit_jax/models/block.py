@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.models.attention import Attention
+from vit_jax.models.dropout import Dropout
 from vit_jax.models.mlp import Mlp
 
 # What a rematerialised block keeps for the backward pass besides its input.
@@ -79,7 +80,7 @@ class Block(nn.Module):
             attention=self.attention,
             name="attn",
         )(y, y)
-        y = nn.Dropout(self.dropout, deterministic=not self.train)(y)
+        y = Dropout(self.dropout, deterministic=not self.train)(y)
         x = x + self._branch(y, drop_rate, "layer_scale1")
 
         y = nn.LayerNorm(self.ln_eps, dtype=self.dtype, name="norm2")(x)
@@ -114,15 +115,19 @@ class Encoder(nn.Module):
     scan: bool
     remat: str
     last_norm: bool
+    gather: Callable[[Any], Any] | None  # on a block's parameters, where it uses them
     block: dict[str, Any]  # the fields of Block
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         rates = block_rates(self.depth, self.stoch_depth)
         block_class = Block
+        if self.gather is not None and not self.is_initializing():
+            # Inside the rematerialisation: gathered weights aren't kept, but gathered again going backward.
+            block_class = nn.map_variables(Block, "params", trans_in_fn=self.gather)
         if self.remat != "none":
             # In a scan the loop itself keeps XLA from undoing the rematerialisation.
-            block_class = nn.remat(Block, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
+            block_class = nn.remat(block_class, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
         if self.scan:
             scanned = nn.scan(
                 block_class,

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from vit_jax.models.dropout import Dropout
+
 # The published Google checkpoints use the tanh form, timm and Hugging Face erf: up to 5e-4 apart.
 GELU = {
     "tanh": functools.partial(nn.gelu, approximate=True),
@@ -29,7 +31,7 @@ class Mlp(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         D = x.shape[-1]
-        drop = nn.Dropout(self.dropout, deterministic=not self.train)
+        drop = Dropout(self.dropout, deterministic=not self.train)
         init = {"kernel_init": nn.initializers.xavier_uniform(), "bias_init": nn.initializers.normal(1e-6)}
         hidden = nn.Dense(self.mlp_dim, dtype=self.dtype, name="fc1", **init)(x)
         if self.swiglu:

@@ -4,6 +4,7 @@ Shapes: B batch, H x W image, C channels, P patch, N tokens, R registers, D widt
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from flax import linen as nn
 from vit_jax.models import heads, posemb
 from vit_jax.models.block import Encoder
 from vit_jax.models.check import check_grid, check_images, check_vit, token_grid
+from vit_jax.models.dropout import Dropout
 from vit_jax.models.embed import PatchEmbed
 from vit_jax.models.hybrid import Backbone
 
@@ -65,6 +67,7 @@ class ViT(nn.Module):
     softmax_dtype: jnp.dtype | str = jnp.float32
     attention: str = "auto"  # auto | xla
     constrain: Callable[[jax.Array], jax.Array] = _identity  # on [B, ...] activations at every block or unit
+    gather: Callable[[Any], Any] | None = None  # on a block's parameters, where it uses them
 
     @property
     def has_class_token(self) -> bool:
@@ -112,7 +115,7 @@ class ViT(nn.Module):
         aux["patch_embed"] = x
         x = self._add_tokens_and_positions(x, grid)
         aux["with_posemb"] = x
-        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        x = Dropout(self.dropout, deterministic=not train)(x)
         if self.pre_norm:
             x = nn.LayerNorm(self.ln_eps, dtype=dtype, name="pre_norm")(x)
 
@@ -144,6 +147,7 @@ class ViT(nn.Module):
             scan=self.scan,
             remat=self.remat,
             last_norm=not self.norm_after_pool,
+            gather=self.gather,
             block=block,
             name="encoder",
         )
