@@ -19,6 +19,7 @@ REQUIRES = [
     "grain>=0.2.18",
     "importlib_resources>=7.1",  # tensorflow-datasets imports it without declaring it
     "jax>=0.10.2",
+    "matplotlib>=3.11",
     "ml-collections>=1.1.0",
     "ml_dtypes>=0.6",
     "msgpack>=1.2",

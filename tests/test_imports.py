@@ -15,14 +15,14 @@ LEVELS = [
     {"errors", "paths", "peers"},
     {"files"},
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
-     "data", "records", "timing", "distributed", "workdir", "profile", "manifest"},
-    {"gathering", "optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export"},
-    {"evaluators", "checkpoint", "model_config", "metrics"},
+     "data", "records", "timing", "distributed", "workdir", "profile", "manifest", "views"},
+    {"gathering", "optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export", "figures"},
+    {"evaluators", "checkpoint", "model_config", "metrics", "inspection"},
     {"job", "runs"},
     {"evaluation", "pretrained", "benchmarks"},
     {"loop", "start", "trained"},
     {"predictor", "sweep", "summary"},
-    {"train", "evaluate", "predict", "convert", "bench"},
+    {"train", "evaluate", "predict", "convert", "bench", "visualize"},
 ]  # fmt: skip
 
 
@@ -122,3 +122,13 @@ def test_files_stay_short():
     for _, path in modules():
         lines = len(path.read_text().splitlines())
         assert lines <= 400, f"{path.relative_to(REPO)} has {lines} lines: split it by idea"
+
+
+def test_commands_load_no_matplotlib_before_they_draw():
+    code = (
+        "import importlib, sys\n"
+        f"for n in {['train', 'evaluate', 'predict', 'visualize']!r}: importlib.import_module('vit_jax.' + n)\n"
+        "assert 'matplotlib' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -27,6 +27,7 @@ COMMANDS = {
     "train": "vit_jax.train",
     "evaluate": "vit_jax.evaluate",
     "predict": "vit_jax.predict",
+    "visualize": "vit_jax.visualize",
     "convert": "vit_jax.convert",
     "bench": "vit_jax.bench",
     "launch": "vit_jax.launch",

@@ -13,10 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import sharding, step, trained, workdir
-from vit_jax.data.decode import BadImage
 from vit_jax.data.pipeline import reader_threads
 from vit_jax.data.source_folder import image_files
-from vit_jax.data.tree import read_file
 from vit_jax.errors import UsageError
 
 Input = str | os.PathLike | np.ndarray
@@ -187,7 +185,7 @@ class Predictor:
 
             def read(first: int) -> list[Future]:
                 part = enumerate(inputs[first : first + self.batch_size], first)
-                return [pool.submit(self._read, image, _name(image, i)) for i, image in part]
+                return [pool.submit(self._trained.row, image, _name(image, i)) for i, image in part]
 
             ahead = read(0)
             for first in range(0, len(inputs), self.batch_size):
@@ -200,23 +198,6 @@ class Predictor:
                         yield Answer(name, None, row)
                     else:
                         yield Answer(name, logits[i])
-
-    def _read(self, image: Input, name: str) -> np.ndarray | str:
-        """The image uint8 [H, W, C] as the model takes it, or why there is none."""
-        program, shape = self._trained.preprocess, self._trained.facts.image_shape
-        try:
-            data = image if isinstance(image, np.ndarray) else read_file(os.fspath(image))
-            if program.decode is None:  # trained on arrays
-                data = program.load(data, name)
-            row = program.host(data, None, name)
-        except BadImage as e:
-            return e.why
-        if row.shape != shape:
-            return (
-                f"is {list(row.shape)} after {program.text!r}, the model takes {list(shape)}: "
-                "give a preprocessing with a resize"
-            )
-        return row
 
     def _compute(self, rows: list[np.ndarray | str]) -> np.ndarray:
         """Logits [batch_size, K] of up to as many rows; those of padding and problems mean nothing."""

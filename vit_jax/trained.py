@@ -1,10 +1,12 @@
 """What a prediction needs of a checkpoint, whatever kind of checkpoint it is."""
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -14,7 +16,9 @@ from vit_jax import job as job_lib
 from vit_jax import model_config, pretrained, runs, sharding, workdir
 from vit_jax.data import preprocess as preprocess_lib
 from vit_jax.data.dataset import DataFacts
+from vit_jax.data.decode import BadImage
 from vit_jax.data.preprocess import Preprocess
+from vit_jax.data.tree import read_file
 from vit_jax.errors import UsageError
 from vit_jax.formats.adapt import adapt, place
 from vit_jax.formats.weights import Weights
@@ -45,6 +49,23 @@ class Trained:
     loss: str
     batch_size: int
 
+    def row(self, image: str | os.PathLike | np.ndarray, name: str) -> np.ndarray | str:
+        """A file or an array uint8 [H, W, C] or [H, W] as the model takes it, uint8; or why it can't be used."""
+        program, shape = self.preprocess, self.facts.image_shape
+        try:
+            data = image if isinstance(image, np.ndarray) else read_file(os.fspath(image))
+            if program.decode is None:  # trained on arrays
+                data = program.load(data, name)
+            row = program.host(data, None, name)
+        except BadImage as e:
+            return e.why
+        if row.shape != shape:
+            return (
+                f"is {list(row.shape)} after {program.text!r}, the model takes {list(shape)}: "
+                "give a preprocessing with a resize"
+            )
+        return row
+
 
 def read(
     path: str,
@@ -53,6 +74,7 @@ def read(
     preprocess: str | None,
     batch_size: int | None,
     fields: dict[str, Any],
+    headless: bool = False,
 ) -> Trained:
     """Reads a checkpoint for prediction. Nothing is compiled.
 
@@ -63,6 +85,7 @@ def read(
         the size of the model, and normalised as the layout says.
       fields: of the model, where bare weights can't tell them.
       batch_size: rounded up to a row for every data shard; None: what evaluation uses.
+      headless: a model without classes will do.
 
     Raises:
       UsageError: no such checkpoint or subtree, or a preprocessing that doesn't suit the model.
@@ -72,14 +95,14 @@ def read(
     text = own if preprocess is None else preprocess_lib.with_range_of(own, preprocess)
     program = check_preprocess(text, weights, config)
     size, channels = config.model.image_size, config.model.channels
-    if not weights.fields["num_classes"]:
+    if not weights.fields["num_classes"] and not headless:
         raise UsageError(f"{path} has no classes: it gives features", "fine-tune it first")
     mean, std = program.normalize
     if weights.layout != runs.LAYOUT:
         _log.info("%s has no preprocessing of its own: %s", path, program.text)
     facts = DataFacts(
         num_examples=0,
-        num_classes=config.num_classes,
+        num_classes=config.num_classes or 0,
         image_shape=(*size, channels),
         label_shape=(),
         mean=tuple(map(float, mean)),

@@ -148,6 +148,14 @@ def check_mixer(model: nn.Module) -> None:
     _dtype(model, "dtype")
 
 
+def check_no_attention(model: nn.Module, capture_attention: bool) -> None:
+    """Raises UsageError where attention is asked of a model that has none."""
+    if capture_attention:
+        raise UsageError(
+            f"capture_attention: a {type(model).__name__} has no attention", "take a ViT or a hybrid"
+        )
+
+
 def check_images(model: nn.Module, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
     """Checks a batch of images, [B, H, W, C] floating point, against any model.
 

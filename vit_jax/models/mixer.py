@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from vit_jax.models import heads
 from vit_jax.models.block import block_rates, drop_branch
-from vit_jax.models.check import check_grid, check_images, check_mixer, grid_of
+from vit_jax.models.check import check_grid, check_images, check_mixer, check_no_attention, grid_of
 from vit_jax.models.embed import PatchEmbed
 from vit_jax.models.mlp import Mlp
 
@@ -70,7 +70,9 @@ class Mixer(nn.Module):
         return grid_of(self.image_size, self.patch_size)
 
     @nn.compact
-    def __call__(self, images: jax.Array, *, train: bool = False) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def __call__(
+        self, images: jax.Array, *, train: bool = False, capture_attention: bool = False
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Runs the model; `rngs={"dropout": key}` serves stochastic depth in training.
 
         Returns:
@@ -79,9 +81,10 @@ class Mixer(nn.Module):
                 mean over the tokens.
 
         Raises:
-            UsageError: fields that don't go together, or images the model isn't made for.
+            UsageError: fields that don't go together, images the model isn't made for, or `capture_attention`.
         """
         check_mixer(self)
+        check_no_attention(self, capture_attention)
         check_images(self, images.shape, images.dtype)
         grid = grid_of(images.shape[1:3], self.patch_size)
         check_grid(images.shape, grid, self.grid, "token perceptrons are")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.models import heads
-from vit_jax.models.check import NORM_GROUPS, check_images, check_resnet
+from vit_jax.models.check import NORM_GROUPS, check_images, check_no_attention, check_resnet
 
 ROOT_WIDTH = 64  # channels after the root and of the first stage's bottleneck, times the width factor
 EXPANSION = 4  # a unit's output channels for one of its bottleneck
@@ -229,7 +229,9 @@ class ResNet(nn.Module):
     constrain: Callable[[jax.Array], jax.Array] = _identity  # on [B, H, W, C] activations at every unit
 
     @nn.compact
-    def __call__(self, images: jax.Array, *, train: bool = False) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def __call__(
+        self, images: jax.Array, *, train: bool = False, capture_attention: bool = False
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Runs the model; training is no different, and needs no key.
 
         Returns:
@@ -238,9 +240,10 @@ class ResNet(nn.Module):
                 (after the last norm and ReLU, for v2), "pre_logits" [B, C] float32 its mean.
 
         Raises:
-            UsageError: fields that don't go together, or images the model isn't made for.
+            UsageError: fields that don't go together, images the model isn't made for, or `capture_attention`.
         """
         check_resnet(self)
+        check_no_attention(self, capture_attention)
         check_images(self, images.shape, images.dtype)
         del train
         dtype = jnp.dtype(self.dtype)
