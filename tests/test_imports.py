@@ -21,7 +21,7 @@ LEVELS = [
     {"job", "runs"},
     {"evaluation", "pretrained", "benchmarks"},
     {"loop", "start", "trained"},
-    {"predictor", "sweep", "summary"},
+    {"predictor", "sweep", "summary", "report"},
     {"train", "evaluate", "predict", "convert", "bench", "visualize"},
 ]  # fmt: skip
 

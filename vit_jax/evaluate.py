@@ -3,15 +3,18 @@
     python -m vit_jax.evaluate --checkpoint=runs/quickstart
     python -m vit_jax.evaluate --checkpoint=runs/quickstart@best --data='digits@test[:100]'
     python -m vit_jax.evaluate --checkpoint=B_16.npz --config=configs/fewshot.py:data=folder:flowers
+    python -m vit_jax.evaluate --checkpoint=runs/quickstart --report   # and an HTML page: RUN/report.html
 
 The config's data.val and data.test are classified; `features` has few-shot, linear and nearest-neighbour
 evaluation, `imagenet` ReaL, V2, A, R and ObjectNet. What fails is named on stderr, the rest is printed, and the
 exit code is 1.
 """
 
+import copy
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +22,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from ml_collections import ConfigDict
 
-from vit_jax import cli, distributed, evaluation, runs, trained, workdir
+from vit_jax import cli, distributed, evaluation, files, runs, trained, workdir
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
 from vit_jax.data import sources
@@ -30,6 +34,8 @@ from vit_jax.data.preprocess import with_range_of
 from vit_jax.errors import RunFailed, UsageError
 from vit_jax.formats.adapt import adapt, place
 from vit_jax.formats.weights import Weights
+from vit_jax.report import writing
+from vit_jax.report.evaluated import Evaluated
 from vit_jax.step import TrainState
 
 _log = logging.getLogger("vit_jax.evaluate")  # by name: run as a command, __name__ is __main__
@@ -61,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
     details = Path(flags.details) if flags.details else None
     if details is not None and (details.suffix not in _WRITERS or not details.absolute().parent.is_dir()):
         raise UsageError(f"--details={details}", "give a file ending in .json or .npz in an existing folder")
+    page = None if flags.report is None else writing.target(flags.report, flags.checkpoint)
     settings = (parsed.config or trained.stored_config(flags.checkpoint)).distributed
     distributed.initialize(
         init_timeout_s=settings.init_timeout_seconds,
@@ -70,14 +77,21 @@ def main(argv: Sequence[str]) -> int:
     weights, config = trained.open_checkpoint(
         flags.checkpoint, subtree=flags.subtree, fields=cli.model_fields(flags.field)
     )
+    own_config = copy.deepcopy(config)
     prepared = _prepare(flags, weights, config, parsed.config)
     with cli.work():
-        results, arrays, failed = _run(prepared, details=details is not None)
+        results, arrays, failed = _run(prepared, details=details is not None or page is not None)
     if distributed.is_main():
         if details is not None:
             _write(details, arrays)
         print(json.dumps(workdir.plain({"checkpoint": flags.checkpoint, "step": prepared.step} | results)),
               flush=True)  # fmt: skip
+    if page is not None:
+        found = Evaluated(
+            flags.checkpoint, prepared.step, prepared.job, prepared.params, prepared.data, prepared.extra.sources,
+            own_config, flags.data is None and parsed.config is None, results, arrays, tuple(failed), tuple(argv),
+        )  # fmt: skip
+        failed += _report(page, found, debug=flags.debug)
     distributed.shutdown()
     if failed:
         raise RunFailed("; ".join(failed))
@@ -100,6 +114,10 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--cache", metavar="DIR", help="keep features there; default: the config's features.cache"
     )
+    parser.add_argument(
+        "--report", nargs="?", const="", metavar="FILE.html",
+        help="also write a page about the checkpoint and these results; default: RUN/report.html",
+    )  # fmt: skip
     cli.add_fields(parser)
     return parser
 
@@ -201,6 +219,18 @@ def _run(prepared: Prepared, *, details: bool) -> tuple[dict[str, Any], dict[str
         results |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
         arrays |= {f"{name}/{key}": value for key, value in getattr(evaluator, "details", {}).items()}
     return results, arrays, failed
+
+
+def _report(path: epath.Path, found: Evaluated, *, debug: bool) -> list[str]:
+    """Writes the page; a line if that failed. The results are out already and stay what they are."""
+    try:
+        writing.write(path, found)
+    except Exception as error:  # data, memory, drawing, the disk: none of them takes the results back
+        if debug:
+            traceback.print_exc()
+        return [f"the report {path} isn't written: {files.line(error)}"]
+    _log.info("report: %s", path)
+    return []
 
 
 def _state(params: object, step: int) -> TrainState:

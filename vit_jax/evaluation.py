@@ -69,6 +69,11 @@ class Extra:
     def __bool__(self) -> bool:
         return bool(self.probes or self.sets)
 
+    @property
+    def sources(self) -> tuple[sources.Source, ...]:
+        """The test splits."""
+        return (*(test for _, test in self.probes.values()), *(source for source, _ in self.sets.values()))
+
 
 def open_extra(job: EvalJob, *, own: tuple[str, str], classes: Sequence[str] | None) -> Extra:
     """Opens the data of `features.data` and `imagenet`.

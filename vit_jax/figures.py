@@ -56,8 +56,8 @@ def draw_positions(similarity: np.ndarray) -> Figure:
         for j, column in enumerate(columns):
             y, x = i * cell[0], j * cell[1]
             mosaic[y : y + height, x : x + width] = similarity[row, column]
-    tall = float(np.clip(5.4 * mosaic.shape[0] / mosaic.shape[1], 2, 10))
-    figure = Figure(figsize=(6.4, tall + 0.8), dpi=_DPI, layout="constrained")
+    tall = float(np.clip(4.9 * mosaic.shape[0] / mosaic.shape[1], 2, 10))
+    figure = Figure(figsize=(6.4, tall + 0.7), dpi=_DPI, layout="constrained")
     axes = figure.subplots()
     shown = axes.imshow(mosaic, interpolation="nearest", vmin=-1, vmax=1, cmap="viridis")
     figure.colorbar(shown, ax=axes, label="cosine similarity", shrink=0.8)
@@ -93,7 +93,7 @@ def draw_distance(distance: np.ndarray, *, num_images: int) -> Figure:
     return figure
 
 
-def draw_rollout(image: np.ndarray, rollout: np.ndarray, *, title: str) -> Figure:
+def draw_rollout(image: np.ndarray, rollout: np.ndarray, *, title: str = "") -> Figure:
     """An image, the image dimmed where it isn't attended to, and attention alone (Figures 6 and 14).
 
     Args:
@@ -104,11 +104,11 @@ def draw_rollout(image: np.ndarray, rollout: np.ndarray, *, title: str) -> Figur
     mask = attention_mask(rollout, (height, width))
     picture = _colours(image / 255.0)
     dimmed = picture * (mask if picture.ndim == 2 else mask[..., None])
-    side = 2.4
-    figure = Figure(
-        figsize=(3 * side, side * min(max(height / width, 0.3), 3) + 0.7), dpi=_DPI, layout="constrained"
-    )
-    figure.suptitle(_shortened(title), fontsize=9, parse_math=False)
+    side = 1.9
+    tall = side * min(max(height / width, 0.3), 3) + (0.55 if title else 0.3)
+    figure = Figure(figsize=(3 * side, tall), dpi=1.25 * _DPI, layout="constrained")
+    if title:
+        figure.suptitle(_shortened(title), fontsize=8, parse_math=False)
     parts = [
         ("input", picture, "gray"),
         ("attention × input", dimmed, "gray"),
