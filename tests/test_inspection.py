@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tiny_job import tiny_job
 from vit_jax import create_model, inspection, sharding, views
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
@@ -120,3 +121,20 @@ def test_models_without_attention_are_refused_in_one_line(name, fields):
         inspection.Inspector(model, {}, None, facts_of(model))
     with pytest.raises(UsageError, match=r"capture_attention: a (ResNet|Mixer) has no attention"):
         model.init(jax.random.key(0), np.zeros((1, 32, 32, 3), np.float32), capture_attention=True)
+
+
+def test_parameters_that_are_shared_out_over_the_devices():
+    """As a run keeps them; what is looked at isn't shared out, and comes out the same."""
+    job = tiny_job(devices=8, mesh__fsdp=4, mesh__tensor=2, fsdp_min_size=0)
+    params = job.create_state().params
+    kernel = params["patch_embed"]["kernel"]
+    assert not kernel.sharding.is_fully_replicated
+    shared = inspection.Inspector(job.model, params, job.mesh, job.facts)
+    whole = jax.tree.map(np.asarray, params)
+    alone = inspector(
+        create_model("mu/4", num_classes=5, image_size=8, width=32, depth=2, mlp_dim=64, num_heads=4), whole
+    )
+    found, expected = shared.look(an_image(job.model)), alone.look(an_image(job.model))
+    np.testing.assert_allclose(found.rollout, expected.rollout, atol=1e-6)
+    np.testing.assert_allclose(found.distance, expected.distance, rtol=1e-5)
+    np.testing.assert_array_equal(shared.learned().filters.images, alone.learned().filters.images)

@@ -154,12 +154,18 @@ def test_large_and_oblong_grids_stay_within_one_picture():
         assert 200 < height < 1500 and width < 1000
 
 
-def test_the_mask_has_its_maximum_at_the_patch_and_keeps_what_is_zero():
+def test_the_mask_lies_over_its_patches_and_is_not_ruled_by_one_of_them():
     rollout = np.zeros((2, 3))
     rollout[1, 2] = 0.2
     mask = figures.attention_mask(rollout, (20, 30))
     assert mask.shape == (20, 30) and mask.max() == 1 and mask.min() == 0
     assert mask[15, 25] > 0.9 and not mask[:, :14].any()
+    rollout = np.full((10, 10), 0.01)
+    rollout[2, 2] = 1  # one patch draws nearly everything: the others can still be told apart
+    rollout[5:] = 0.02
+    mask = figures.attention_mask(rollout, (100, 100))
+    assert mask[25, 25] > 0.9 and mask[75, 75] == pytest.approx(1)
+    assert mask[5, 75] == pytest.approx(0.5)
     assert not figures.attention_mask(np.zeros((2, 2)), (4, 4)).any()
 
 

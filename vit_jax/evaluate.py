@@ -229,7 +229,8 @@ def _report(path: epath.Path, found: Evaluated, *, debug: bool) -> list[str]:
         if debug:
             traceback.print_exc()
         return [f"the report {path} isn't written: {files.line(error)}"]
-    _log.info("report: %s", path)
+    if distributed.is_main():
+        _log.info("report: %s", path)
     return []
 
 

@@ -98,7 +98,7 @@ def draw_rollout(image: np.ndarray, rollout: np.ndarray, *, title: str = "") -> 
 
     Args:
       image: uint8 [height, width, C], as the model takes it.
-      rollout: [h, w], scaled here to a maximum of 1.
+      rollout: [h, w], of any scale, see `attention_mask`.
     """
     height, width = image.shape[:2]
     mask = attention_mask(rollout, (height, width))
@@ -122,9 +122,14 @@ def draw_rollout(image: np.ndarray, rollout: np.ndarray, *, title: str = "") -> 
 
 
 def attention_mask(rollout: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A map [h, w] over an image of `size`, between patch centres bilinear, with a maximum of 1."""
-    scaled = rollout / rollout.max() if rollout.max() > 0 else rollout
-    return np.clip(cv2.resize(scaled, size[::-1], interpolation=cv2.INTER_LINEAR), 0, 1)
+    """A map [h, w] over an image of `size`, 0..1, between patch centres bilinear.
+
+    1 is what the brightest 2 % of the patches have: in some models a few patches without content draw most of the
+    attention (arXiv 2309.16588), and beside them nothing else would be seen.
+    """
+    brightest = np.quantile(rollout, 0.98) or rollout.max() or 1.0
+    scaled = np.clip(rollout / brightest, 0, 1)
+    return cv2.resize(scaled, size[::-1], interpolation=cv2.INTER_LINEAR)
 
 
 def _colours(values: np.ndarray) -> np.ndarray:

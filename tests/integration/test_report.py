@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import socket
 
 import pytest
 
 from tests import saved_run
 from tests.collectives import own_lines
-from tests.integration.test_evaluate import FEWSHOT, evaluate, photos, strict  # noqa: F401 - a fixture
+from tests.integration.command import finish
+from tests.integration.test_evaluate import FEWSHOT, evaluate, photos, start, strict  # noqa: F401 - a fixture
 from tests.report.pages import Page
 from vit_jax.records import open_records
 
@@ -86,3 +88,20 @@ def test_a_page_that_cannot_be_written_takes_no_results_back(run, tmp_path):
     done = evaluate(f"--checkpoint={run}", "--data=digits@test[:16]", f"--report={tmp_path / 'page.html'}")
     assert done.code == 1 and "page.html isn't written" in done.err.splitlines()[-1]
     assert strict(done.out)["eval/test/count"] == 16
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_make_one_page(run, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    words = (f"--checkpoint={run}", f"--report={tmp_path / 'page.html'}")
+    both = [start(*words, devices=2, env=env | {"JAX_PROCESS_ID": str(i)}) for i in range(2)]
+    main, other = [finish(process) for process in both]
+    assert (main.code, other.code) == (0, 0), main.err + other.err
+    assert "report: " in main.err and "report: " not in other.err
+    page = Page((tmp_path / "page.html").read_text())
+    assert "4 × cpu" in page.text and "taken for" in page.text
+    assert len([tag for tag, _ in page.elements if tag == "img"]) > 4

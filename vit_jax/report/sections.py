@@ -204,7 +204,11 @@ def inside(content: Content) -> Html:
         paragraph(f"Not shown: {text(name.replace('_', ' '))}: {text(why)}.", "missing")
         for name, why in left_out.items()
     ]
-    reads = paragraph(f"The rollout follows attention back from the {text(found.reads)}.", "note")
+    reads = paragraph(
+        f"The rollout follows attention back from the {text(found.reads)}; "
+        "it is drawn so that the brightest 2 % of the patches are white.",
+        "note",
+    )
     return f'<div class="grid">{shown_parts}</div>{reads if found.rollouts else ""}{"".join(notes)}'
 
 
