@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.tiny_job import tiny_job
-from vit_jax import create_model, inspection, sharding, views
+from vit_jax import create_model, figures, inspection, sharding, views
 from vit_jax.data.dataset import DataFacts
 from vit_jax.errors import UsageError
 from vit_jax.models.stack import stack_layers
@@ -138,3 +138,13 @@ def test_parameters_that_are_shared_out_over_the_devices():
     np.testing.assert_allclose(found.rollout, expected.rollout, atol=1e-6)
     np.testing.assert_allclose(found.distance, expected.distance, rtol=1e-5)
     np.testing.assert_array_equal(shared.learned().filters.images, alone.learned().filters.images)
+
+
+def test_a_model_that_has_diverged_is_drawn_as_far_as_it_goes():
+    model, params, _ = tiny()
+    inspect = inspector(model, jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), params))
+    learned, look = inspect.learned(), inspect.look(an_image(model))
+    assert learned.filters is None and "finite" in learned.left_out["filters"]
+    assert figures.png(figures.draw_positions(learned.similarity))
+    assert figures.png(figures.draw_distance(look.distance, num_images=1))
+    assert figures.png(figures.draw_rollout(an_image(model), look.rollout))

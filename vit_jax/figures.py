@@ -87,7 +87,7 @@ def draw_distance(distance: np.ndarray, *, num_images: int) -> Figure:
     axes.set_ylabel("mean attention distance (pixels)")
     over = "one image" if num_images == 1 else f"mean over {num_images} images"
     axes.set_title(f"Attention distance, one dot per head, {over}", fontsize=10)
-    axes.set_ylim(0, 1.06 * max(float(np.nanmax(distance)), 1e-6))
+    axes.set_ylim(0, 1.06 * float(np.max(distance, where=np.isfinite(distance), initial=1e-6)))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     return figure
@@ -127,6 +127,7 @@ def attention_mask(rollout: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     1 is what the brightest 2 % of the patches have: in some models a few patches without content draw most of the
     attention (arXiv 2309.16588), and beside them nothing else would be seen.
     """
+    rollout = np.nan_to_num(rollout)  # of a model that has diverged
     brightest = np.quantile(rollout, 0.98) or rollout.max() or 1.0
     scaled = np.clip(rollout / brightest, 0, 1)
     return cv2.resize(scaled, size[::-1], interpolation=cv2.INTER_LINEAR)

@@ -93,7 +93,10 @@ class Inspector:
         filters = similarity = None
         if model.backbone is None:
             kernel = self._whole("patch_embed", "kernel")
-            filters = views.embedding_filters(kernel)
+            if np.isfinite(kernel).all():
+                filters = views.embedding_filters(kernel)
+            else:
+                left_out[FILTERS] = "the patch embedding holds numbers that aren't finite"
         else:
             left_out[FILTERS] = "patches are taken from the ResNet's feature map, not from the image"
         if model.posemb == "learn":

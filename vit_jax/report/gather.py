@@ -82,6 +82,8 @@ def _mistakes(found: Evaluated, split: str | None) -> mistakes.Mistakes | Missin
 def _calibration(found: Evaluated, split: str | None) -> Calibration | Missing:
     if split is None or f"{split}/calibration" not in found.details:
         return Missing("There is no classification with one label per example to calibrate.")
+    if not np.isfinite(found.results[f"eval/{split}/ece"]):
+        return Missing("The model's probabilities aren't finite.")
     return Calibration(split, found.details[f"{split}/calibration"], found.results[f"eval/{split}/ece"])
 
 

@@ -34,7 +34,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
   margin: 0 0 1rem; }
 .headline { font-size: 2.2rem; font-weight: 650; color: var(--ink); line-height: 1.2; }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem;
-  align-items: start; }
+  align-items: start; margin: 0 0 1rem; }
 .wide { overflow-x: auto; margin: 0 0 1rem; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 caption { text-align: left; color: var(--soft); padding: 0 0 .35rem; overflow-wrap: anywhere; }

@@ -26,19 +26,22 @@ def curves(series: Series, *, name: str, ylabel: str, log: bool = False, percent
     Args:
       series: label -> steps [n], values [n].
       name: of the diagram, for its text.
-      log: values on a logarithmic axis, where all are positive.
+      log: values on a logarithmic axis, where all are positive and they span more than a decade.
       percent: values 0..1 are shown as percent.
     """
     with mpl.rc_context(_STYLE):
         figure, axes = _axes()
         for place, (label, (steps, values)) in enumerate(series.items()):
+            steps, values = thinned(steps, values)  # noqa: PLW2901
             marker = "o" if np.isfinite(values).sum() < 25 else None
             axes.plot(
                 steps, values * 100 if percent else values, marker=marker, markersize=3, linewidth=1.4,
                 label=label.replace("$", r"\$"), color=_COLOURS[place % len(_COLOURS)],
             )  # fmt: skip
         everything = np.concatenate([values for _, values in series.values()])
-        if log and (everything[np.isfinite(everything)] > 0).all():
+        finite = everything[np.isfinite(everything)]
+        # Within a decade a logarithmic axis has unreadable ticks.
+        if log and finite.min() > 0 and finite.max() > 10 * finite.min():
             axes.set_yscale("log")
         axes.set_xlabel("step")
         axes.set_ylabel(ylabel)
@@ -74,6 +77,23 @@ def reliability(found: Calibration) -> str:
         ]
         text = f"Reliability of {found.split}: {'; '.join(points)}"
         return _svg(figure, text, f"reliability {found.split}")
+
+
+def thinned(steps: np.ndarray, values: np.ndarray, most: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """Up to `most` of the points of a line, that look the same: lowest and highest of as many equal stretches.
+
+    First and last are kept; so is a stretch's gap, where all of it is NaN.
+    """
+    if len(steps) <= most:
+        return steps, values
+    kept = {0, len(steps) - 1}
+    for part in np.array_split(np.arange(len(steps)), (most - 2) // 2):
+        finite = part[np.isfinite(values[part])]
+        kept |= (
+            {finite[values[finite].argmin()], finite[values[finite].argmax()]} if len(finite) else {part[0]}
+        )
+    places = sorted(kept)
+    return steps[places], values[places]
 
 
 def _axes(size: tuple[float, float] = _SIZE) -> tuple[Figure, mpl.axes.Axes]:
