@@ -107,6 +107,14 @@ def test_the_sign_of_a_filter_is_that_of_its_largest_entry(flip):
     assert (np.take_along_axis(flat, np.abs(flat).argmax(axis=1)[:, None], axis=1) > 0).all()
 
 
+def test_rounding_does_not_decide_a_sign():
+    rows = np.array([[0.1, -0.5, 0.5], [-0.5, 0.5, 0.1], [0.2, 0.1, -0.9], [0, 0, 0]])
+    expected = [[-1], [-1], [-1], [1]]
+    for nudge in (0, 1e-15, -1e-15):
+        assert views.component_signs(rows * [1, 1, 1 + nudge]).tolist() == expected
+        assert views.component_signs(rows * [1, 1 + nudge, 1]).tolist() == expected
+
+
 def test_there_are_no_more_filters_than_the_kernel_has():
     rng = np.random.default_rng(0)
     assert len(views.embedding_filters(rng.normal(size=(2, 2, 1, 64))).images) == 4

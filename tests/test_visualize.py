@@ -49,7 +49,7 @@ def test_files_and_numbers(run, photos, tmp_path, capsys):
     }  # fmt: skip
     assert {p.name for p in output.iterdir()} == names
     assert sorted(found["files"]) == sorted(str(output / name) for name in names)
-    assert found["left_out"] == {}
+    assert found["left_out"] == {} and found["rollout_of"] == "class token"
     for name in names - {"numbers.npz"}:
         assert min(size_of(output / name)) > 200
 
@@ -117,7 +117,7 @@ def test_without_images_the_parameters_alone_are_drawn(headless, tmp_path, capsy
         (["--checkpoint={run}", "--output={tmp}", "photo.jpg"], "unexpected 'photo.jpg'"),
         (["--checkpoint={run}", "--output={tmp}", "--subtre=ema"], "unknown flag --subtre"),
         (["--checkpoint={run}", "--output={tmp}", "--subtree=ema"], "ema"),
-        (["--checkpoint={run}"], "--output"),
+        (["--output={tmp}"], "--checkpoint"),
         (["--checkpoint={run}", "--output={run}/config.json"], "can't write to .*config.json"),
         (["--checkpoint={tmp}/none", "--output={tmp}"], "none"),
     ],

@@ -43,13 +43,19 @@ def embedding_filters(kernel: np.ndarray, count: int = FILTERS) -> Filters:
     _, lengths, rows = np.linalg.svd(filters - filters.mean(axis=0), full_matrices=False)
     count = min(count, max(width - 1, 1), rows.shape[0])
     rows = rows[:count]
-    # Entries that differ by rounding alone are equals, or the sign would depend on the machine.
-    magnitude = np.abs(rows)
-    largest = (magnitude >= magnitude.max(axis=1, keepdims=True) * (1 - 1e-9)).argmax(axis=1)
-    signs = np.where(np.take_along_axis(rows, largest[:, None], axis=1) < 0, -1.0, 1.0)
     power = lengths**2
     share = power[:count] / power.sum() if power.sum() else np.zeros(count)
-    return Filters((rows * signs).reshape(count, *shape), share)
+    return Filters((rows * component_signs(rows)).reshape(count, *shape), share)
+
+
+def component_signs(rows: np.ndarray) -> np.ndarray:
+    """1 or -1 for each row [k, n], as [k, 1]: its product with the row has a positive entry of largest magnitude.
+
+    Entries that differ by rounding alone are equals, the first of which counts: no machine may decide a sign.
+    """
+    magnitude = np.abs(rows)
+    largest = (magnitude >= magnitude.max(axis=1, keepdims=True) * (1 - 1e-9)).argmax(axis=1)
+    return np.where(np.take_along_axis(rows, largest[:, None], axis=1) < 0, -1.0, 1.0)
 
 
 def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:

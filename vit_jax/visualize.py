@@ -6,7 +6,8 @@
 filters.png has the first principal components of the patch embedding (Figure 7, left), positions.png the similarity
 of position embeddings (Figure 7, centre), attention_distance.png the mean attention distance of every head in
 pixels, mean over the images (Figure 7, right, and 11), rollout_N_NAME.png the attention rollout of image N (Figures
-6 and 14). numbers.npz holds what they show. stdout is one JSON line: the files, and what was left out and why.
+6 and 14). numbers.npz holds what they show. stdout is one JSON line: the files, what the rollout follows back
+(class token, or mean of the patches), and what was left out and why.
 
 Without --image only what the parameters alone show is drawn. An image that can't be read is named on stderr, the
 others are drawn, and the exit code is 1.
@@ -51,7 +52,12 @@ def main(argv: Sequence[str]) -> int:
     with cli.work():
         images = _read(paths, model)
         files, left_out = _draw(inspector, images, output)
-    found = {"checkpoint": flags.checkpoint, "files": files, "left_out": left_out}
+    found = {
+        "checkpoint": flags.checkpoint,
+        "files": files,
+        "rollout_of": inspector.reads if images else None,
+        "left_out": left_out,
+    }
     print(json.dumps(workdir.plain(found)), flush=True)
     if unusable := len(paths) - len(images):
         raise RunFailed(f"{unusable} of {len(paths)} images couldn't be used (they are named above)")
@@ -70,7 +76,9 @@ def _parser() -> cli.Parser:
         metavar="FILE|FOLDER",
         help="an image; may be given repeatedly",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder for the figures")
+    parser.add_argument(
+        "--output", default="figures", metavar="DIR", help="folder for the figures; default: figures"
+    )
     parser.add_argument("--subtree", help="params | ema, or a part of a file; default: the parameters")
     parser.add_argument(
         "--preprocess", metavar="STRING", help="default: the checkpoint's data.preprocess_eval"
