@@ -88,8 +88,10 @@ def main(argv: Sequence[str]) -> int:
               flush=True)  # fmt: skip
     if page is not None:
         found = Evaluated(
-            flags.checkpoint, prepared.step, prepared.job, prepared.params, prepared.data, prepared.extra.sources,
-            own_config, flags.data is None and parsed.config is None, results, arrays, tuple(failed), tuple(argv),
+            checkpoint=flags.checkpoint, step=prepared.step, job=prepared.job, params=prepared.params,
+            data=prepared.data, others=prepared.extra.test_splits, config=own_config,
+            own_data=flags.data is None and parsed.config is None, results=results, details=arrays,
+            failed=tuple(failed), command=tuple(argv),
         )  # fmt: skip
         failed += _report(page, found, debug=flags.debug)
     distributed.shutdown()

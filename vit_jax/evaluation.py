@@ -70,9 +70,11 @@ class Extra:
         return bool(self.probes or self.sets)
 
     @property
-    def sources(self) -> tuple[sources.Source, ...]:
-        """The test splits."""
-        return (*(test for _, test in self.probes.values()), *(source for source, _ in self.sets.values()))
+    def test_splits(self) -> dict[str, sources.Source]:
+        """Name -> what is tested on."""
+        return {name: pair[1] for name, pair in self.probes.items()} | {
+            name: pair[0] for name, pair in self.sets.items()
+        }
 
 
 def open_extra(job: EvalJob, *, own: tuple[str, str], classes: Sequence[str] | None) -> Extra:

@@ -76,7 +76,7 @@ def test_bare_weights_that_classify_nothing(photos, golden, tmp_path):  # noqa: 
     assert done.code == 0, done.err
     page = Page(target.read_text())
     assert len(sections(page)) == 9 and "nothing is known of their training" in page.text
-    assert "Nothing was classified" in page.text and "1shot/accuracy" in page.text
+    assert "nothing was classified" in page.text and "1shot/accuracy" in page.text
     assert [attrs for tag, attrs in page.elements if tag == "img"]  # the inner views of test images
 
 

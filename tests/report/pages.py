@@ -20,7 +20,7 @@ class Page(HTMLParser):
     def __init__(self, source):
         super().__init__(convert_charrefs=True)
         self.open, self.texts, self.elements, self.headings = [], [], [], []
-        self.feed(source)
+        self.feed(source.replace("<wbr>", ""))
         self.close()
         assert not self.open, self.open
 

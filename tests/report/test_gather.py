@@ -38,7 +38,7 @@ def made(**overrides):
         "test/calibration": np.ones((3, 15)),
     }
     return Evaluated(
-        "weights.npz", None, job, init_params(job.model, job.facts.image_shape, 0), data, (), config, True,
+        "weights.npz", None, job, init_params(job.model, job.facts.image_shape, 0), data, {}, config, True,
         {"eval/test/accuracy": 0.9, "eval/test/ece": 0.1}, details, (), ("--checkpoint=weights.npz",),
     )  # fmt: skip
 
@@ -74,7 +74,10 @@ def test_where_nothing_was_classified_another_split_is_looked_into(evaluated):
     nothing = without(evaluated, data=data)
     assert "Nothing was classified" in nothing.mistakes.why
     assert nothing.inside.distance is None and nothing.inside.rollouts == ()
-    other = without(evaluated, data=data, others=(open_source("digits@test[:2]", default_split="test"),))
+    other = without(
+        evaluated, data=data, others={"own": open_source("digits@test[:2]", default_split="test")}
+    )
+    assert other.data == {"own": "digits@test[:2], 2 examples"}
     assert [picture.caption for picture in other.inside.rollouts] == ["digits/test/0", "digits/test/1"]
 
 

@@ -75,7 +75,14 @@ def test_numbers_are_what_was_measured(page):
         "3 keys that differ from configs/base.py", "8 × cpu", "training steps 30.0 s 83.3 %",
     ):  # fmt: skip
         assert words in page.text, words
-    assert "94.00 %" in page.text.split("Results")[0]
+    assert "94.00 % accuracy, test" in page.text.split("Results")[0]
+
+
+def test_the_headline_is_of_a_split_that_was_classified():
+    found = {"eval/val/accuracy": 0.5, "eval/test/accuracy": 0.25, "eval/own/1shot/accuracy": 0.75}
+    for results, headline in ((found, "25.00 % accuracy, test"), ({"eval/own/1shot/accuracy": 0.75}, "")):
+        head = Page(render(content(results=results))).text.split("Results")[0]
+        assert headline in head and "75.00 %" not in head and ("accuracy" in head) == bool(headline)
 
 
 def test_the_papers_row_is_set_beside_or_its_absence_said(page):

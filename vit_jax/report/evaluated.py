@@ -1,6 +1,6 @@
 """What a report is about. Apart from its making, so that the command can say it without matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ class Evaluated:
     Attributes:
       checkpoint, step: what was evaluated.
       job, params: the model on its mesh; data: the splits that it classified.
-      others: splits of other evaluators, to look into where nothing was classified.
+      others: test splits of the other evaluators by name; looked into where nothing was classified.
       config: of the checkpoint; own_data: whether it was evaluated on the data that it names.
       results, details, failed: as the evaluators gave them, see evaluate.
       command: the words of the command line.
@@ -30,7 +30,7 @@ class Evaluated:
     job: job.EvalJob
     params: Any
     data: EvalData
-    others: Sequence[Source]
+    others: Mapping[str, Source]
     config: ConfigDict
     own_data: bool
     results: dict[str, Any]

@@ -39,7 +39,10 @@ def gather(found: Evaluated) -> Content:
         checkpoint=found.checkpoint,
         step=found.step,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        data={name: f"{s.spec}@{s.split}, {len(s)} examples" for name, s in found.data.evals.items()},
+        data={
+            name: f"{source.spec}@{source.split}, {len(source)} examples"
+            for name, source in {**found.data.evals, **found.others}.items()
+        },
         results=found.results,
         failed=found.failed,
         anchors=anchors(found.config) if is_run and found.own_data else [],
@@ -88,7 +91,7 @@ def _calibration(found: Evaluated, split: str | None) -> Calibration | Missing:
 
 
 def _inside(found: Evaluated, split: str | None) -> Inside | Missing:
-    source = found.data.evals[split] if split is not None else next(iter(found.others), None)
+    source = found.data.evals[split] if split is not None else next(iter(found.others.values()), None)
     try:
         inspector = inspection.Inspector(found.job.model, found.params, found.job.mesh, found.job.facts)
     except UsageError as error:

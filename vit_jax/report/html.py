@@ -26,7 +26,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: s
     def cell(place: int, value: object) -> Html:
         kind = ' class="number"' if place >= first_number else ""
         name = 'th scope="row"' if place == 0 else "td"
-        return f"<{name}{kind}>{text(value)}</{name.split()[0]}>"
+        shown = text(value)
+        if place == 0:  # where a long key may be broken
+            shown = shown.replace(".", ".<wbr>").replace("_", "_<wbr>")
+        return f"<{name}{kind}>{shown}</{name.split()[0]}>"
 
     titles = "".join(
         f'<th scope="col"{" class=" + chr(34) + "number" + chr(34) if i >= first_number else ""}>{text(h)}</th>'

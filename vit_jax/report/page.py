@@ -1,5 +1,7 @@
 """The page: its frame, its style, its order. It loads nothing from anywhere."""
 
+import math
+
 from vit_jax.report import html, sections
 from vit_jax.report.content import Content, Missing
 from vit_jax.report.html import Html, text
@@ -40,10 +42,11 @@ table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 caption { text-align: left; color: var(--soft); padding: 0 0 .35rem; overflow-wrap: anywhere; }
 th, td { text-align: left; font-weight: 400; padding: .3rem .6rem .3rem 0; border-top: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; }
-thead th { color: var(--soft); border-top: 0; }
+thead th, thead td { color: var(--soft); border-top: 0; }
+th[scope="row"] { overflow-wrap: break-word; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-figure { margin: 0; }
-figcaption { color: var(--soft); font-size: .85rem; }
+figure { margin: 0; min-width: 0; }
+figcaption { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }
 img, svg { display: block; max-width: 100%; height: auto; }
 .drawing svg { width: 100%; max-width: 32rem; color: var(--ink); }
 .drawing svg text { fill: currentColor; font-family: inherit !important; }
@@ -51,7 +54,7 @@ img, svg { display: block; max-width: 100%; height: auto; }
 .paper figcaption { color: #5b6168; }
 .paper img { width: 100%; }
 .strip { display: flex; flex-wrap: wrap; gap: .5rem; }
-.strip img { max-height: 7rem; border-radius: .25rem; image-rendering: pixelated; }
+.strip img { max-height: min(7rem, 17vw); border-radius: .25rem; image-rendering: pixelated; }
 .strip img[src^="data:image/jpeg"] { image-rendering: auto; }
 .note { color: var(--soft); }
 .missing { color: var(--warn); overflow-wrap: anywhere; }
@@ -81,10 +84,10 @@ def render(content: Content) -> Html:
 
 
 def _headline(content: Content) -> Html:
-    for key, value in content.results.items():
-        if key.endswith("/accuracy") and isinstance(value, float) and value == value:
-            name = key.removeprefix("eval/").removesuffix("/accuracy")
-            return f'<p class="headline">{100 * value:.2f} %</p><p>accuracy, {text(name)}</p>'
+    """The accuracy of a classified split, the last: test comes after val."""
+    for key, value in reversed(content.results.items()):
+        if sections.is_eval(key, "accuracy") and value is not None and math.isfinite(value):
+            return f'<p class="headline">{100 * value:.2f} %</p><p>accuracy, {text(key.split("/")[1])}</p>'
     return ""
 
 

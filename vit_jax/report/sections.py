@@ -24,7 +24,7 @@ _BUCKETS = {
 
 def missing(found: Missing) -> Html:
     """In place of a part that isn't there."""
-    return paragraph(f"Not shown: {text(found.why)}", "missing")
+    return paragraph(f"Not shown: {text(found.why[:1].lower() + found.why[1:])}", "missing")
 
 
 def results(content: Content) -> Html:
@@ -72,8 +72,8 @@ def curves(content: Content) -> Html:
         return missing(content.history)
     series = content.history.series
     groups: list[tuple[str, str, Callable[[str], bool], dict[str, bool]]] = [
-        ("Loss", "loss", lambda k: k == "train/loss" or _is_eval(k, "loss"), {"log": True}),
-        ("Accuracy", "accuracy (%)", lambda k: _is_eval(k, "accuracy"), {"percent": True}),
+        ("Loss", "loss", lambda k: k == "train/loss" or is_eval(k, "loss"), {"log": True}),
+        ("Accuracy", "accuracy (%)", lambda k: is_eval(k, "accuracy"), {"percent": True}),
         ("Learning rate", "learning rate", lambda k: k == "train/lr", {}),
         ("Throughput", "images per second", lambda k: k == "train/img_per_sec", {}),
     ]
@@ -238,13 +238,16 @@ def machine(content: Content) -> Html:
 
 def config(content: Content) -> Html:
     """What differs from the defaults, and all keys behind a fold."""
+    values = {key: '""' if value == "" else value for key, value in content.config.items()}
     changed = [
-        (k, v) for k, v in content.config.items() if k not in content.defaults or content.defaults[k] != v
+        (key, value)
+        for key, value in values.items()
+        if key not in content.defaults or content.defaults[key] != content.config[key]
     ]
     parts = html.table(
         ("key", "value"), changed, caption=f"{len(changed)} keys that differ from configs/base.py"
     )
-    everything = html.table(("key", "value"), content.config.items(), caption="All keys")
+    everything = html.table(("key", "value"), values.items(), caption="All keys")
     return f"{parts}<details><summary>All {len(content.config)} keys</summary>{everything}</details>"
 
 
@@ -277,7 +280,7 @@ def _of(found: dict[str, Any], name: str) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
 
 
-def _is_eval(key: str, metric: str) -> bool:
+def is_eval(key: str, metric: str) -> bool:
     """eval/NAME/metric, not that of a method such as eval/NAME/5shot/accuracy."""
     parts = key.split("/")
     return len(parts) == 3 and parts[0] == "eval" and parts[2] == metric
