@@ -148,3 +148,18 @@ def test_a_model_that_has_diverged_is_drawn_as_far_as_it_goes():
     assert figures.png(figures.draw_positions(learned.similarity))
     assert figures.png(figures.draw_distance(look.distance, num_images=1))
     assert figures.png(figures.draw_rollout(an_image(model), look.rollout))
+
+
+@pytest.mark.parametrize(("name", "size", "most"), [("L/16", 384, 0.15), ("H/14", 518, 0.7)])
+def test_large_models_at_high_resolution_need_little_memory(name, size, most):
+    """GiB of temporaries by XLA's count, without computing anything: a fifth and less of the attention weights."""
+    model = create_model(name, num_classes=10, image_size=size)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, size, size, 3), np.float32))["params"]
+    mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+    inspect = inspection.Inspector(model, shapes, mesh, facts_of(model))
+    images = jax.ShapeDtypeStruct((1, size, size, 3), np.uint8)
+    found = inspect._capture.lower(shapes, images).compile().memory_analysis().temp_size_in_bytes / 2**30
+    tokens = np.prod(inspect.grid) + 1
+    weights = 4 * model.depth * model.num_heads * tokens**2 / 2**30
+    print(f"{name} at {size} px: {found:.3f} GiB, of attention weights {weights:.2f} GiB")
+    assert found < most < weights / 3

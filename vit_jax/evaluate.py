@@ -90,8 +90,8 @@ def main(argv: Sequence[str]) -> int:
         found = Evaluated(
             checkpoint=flags.checkpoint, step=prepared.step, job=prepared.job, params=prepared.params,
             data=prepared.data, others=prepared.extra.test_splits, config=own_config,
-            own_data=flags.data is None and parsed.config is None, results=results, details=arrays,
-            failed=tuple(failed), command=tuple(argv),
+            own_data=(flags.data, flags.preprocess, parsed.config) == (None, None, None),
+            results=results, details=arrays, failed=tuple(failed), command=tuple(argv),
         )  # fmt: skip
         failed += _report(page, found, debug=flags.debug)
     distributed.shutdown()
