@@ -86,7 +86,7 @@ def get_config() -> ConfigDict:
 
     # ---- data: SOURCE[@SPLIT]; a bare split expression means the source of data.train
     # Sources: digits | folder:PATH | idx:PATH | cifar10:PATH | cifar100:PATH | arrayrecord:PATH |
-    # tfds:NAME[/CONFIG][:VERSION]
+    # tfds:NAME[/CONFIG][:VERSION] | vtab:TASK[:DIR]
     c.data = ConfigDict()
     c.data.train = "digits@train"
     c.data.val = ""  # evaluated as eval/val/...; "": none

@@ -4,12 +4,14 @@ Reads what lies in the data folder ($TFDS_DATA_DIR, else ~/tensorflow_datasets) 
 are looked up on disk alone, so nothing is downloaded and no registry is asked. Needs no TensorFlow.
 
 The image is the feature of type Image, the label the one of type ClassLabel (or Sequence of it, for
-multi-label sets); where there are several, the set's supervised pair, then `image` and `label`, decide.
+multi-label sets); where there are several, the set's supervised pair, then `image` and `label`, decide. A
+`Reading` says it instead, for labels that have to be made of several features.
 """
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,39 @@ _INFO = "dataset_info.json"
 _DEFAULT_DIR = os.path.join("~", "tensorflow_datasets")
 
 
-class TfdsCatalog(Catalog):
-    """The splits of one prepared data set."""
+@dataclass(frozen=True)
+class Reading:
+    """How a record becomes an example. Picklable.
 
-    def __init__(self, location: str) -> None:
+    Attributes:
+      image: key of the encoded image.
+      label: record -> index, or indices, in `classes`.
+      classes: names.
+    """
+
+    image: str
+    label: Callable[[Mapping[str, Any]], Any]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A feature of a record as it is."""
+
+    key: str
+
+    def __call__(self, record: Mapping[str, Any]) -> Any:
+        return record[self.key]
+
+
+class TfdsCatalog(Catalog):
+    """The splits of one prepared data set.
+
+    counts: examples by split.
+    """
+
+    def __init__(self, location: str, reading: Reading | None = None) -> None:
+        """Opens it; `reading` in place of what its features say. UsageError if it isn't prepared."""
         import tensorflow_datasets as tfds  # slow to import
 
         self.spec = f"tfds:{location}"
@@ -37,13 +68,31 @@ class TfdsCatalog(Catalog):
                 f"{self.spec} in {folder} is stored as {info.file_format.value}, not as array_record",
                 f"convert it with: python -m vit_jax.prepare {self.spec} DESTINATION",
             )
-        self.splits = tuple(name for name, split in info.splits.items() if split.num_examples)
-        self._image, _ = self._feature(lambda f: isinstance(f, tfds.features.Image), "image", 0)
-        self._label, label = self._feature(
+        self.counts = {name: split.num_examples for name, split in info.splits.items() if split.num_examples}
+        self.splits = tuple(self.counts)
+        self._reading = self._guess() if reading is None else reading
+        # Images that aren't asked for needn't be decoded either.
+        images = [key for key, feature in info.features.items() if isinstance(feature, tfds.features.Image)]
+        self._decoders = {key: tfds.decode.SkipDecoding() for key in images}
+
+    def class_names(self, key: str) -> tuple[str, ...]:
+        """Of a feature of type ClassLabel. UsageError if there is none of that name."""
+        names = getattr(dict(self._builder.info.features).get(key), "names", None)
+        if names is None:
+            raise UsageError(
+                f"{self.spec} has no class feature {key!r}",
+                f"its features: {', '.join(self._builder.info.features)}",
+            )
+        return tuple(names)
+
+    def _guess(self) -> Reading:
+        import tensorflow_datasets as tfds
+
+        image, _ = self._feature(lambda f: isinstance(f, tfds.features.Image), "image", 0)
+        key, label = self._feature(
             lambda f: isinstance(getattr(f, "feature", f), tfds.features.ClassLabel), "label", 1
         )
-        self._classes = tuple(getattr(label, "feature", label).names)
-        self._decoders = {self._image: tfds.decode.SkipDecoding()}
+        return Reading(image, _Value(key), tuple(getattr(label, "feature", label).names))
 
     def _feature(self, fits: Callable[[Any], bool], usual: str, place: int) -> tuple[str, Any]:
         """Key and feature of the image (place 0) or label (place 1)."""
@@ -61,18 +110,18 @@ class TfdsCatalog(Catalog):
 
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
         records = self._builder.as_data_source(split=split, decoders=self._decoders)
-        class_map = ClassMap(self._classes, classes, f"{self.spec}@{split}")
-        return TfdsSource(self.spec, split, records, self._image, self._label, class_map)
+        class_map = ClassMap(self._reading.classes, classes, f"{self.spec}@{split}")
+        return TfdsSource(self.spec, split, records, self._reading, class_map)
 
 
 class TfdsSource(Source):
     """A split; images stay encoded. Only offsets stay in memory."""
 
     def __init__(
-        self, spec: str, split: str, records: Sequence[dict], image: str, label: str, class_map: ClassMap
+        self, spec: str, split: str, records: Sequence[dict], reading: Reading, class_map: ClassMap
     ) -> None:
         self.spec, self.split, self.classes = spec, split, class_map.classes
-        self._records, self._image, self._label, self._map = records, image, label, class_map
+        self._records, self._reading, self._map = records, reading, class_map
 
     def __len__(self) -> int:
         return len(self._records)
@@ -81,11 +130,11 @@ class TfdsSource(Source):
         if not 0 <= index < len(self):
             raise IndexError(index)
         record = self._records[index]
-        own = record[self._label]
+        own = self._reading.label(record)
         label = self._map.label(int(own)) if np.ndim(own) == 0 else self._map.multi_hot(own)
         # The file it was made from, such as ILSVRC2012_val_00000293.JPEG, where the data set keeps it.
         own_name = record.get("file_name", b"").decode(errors="replace") or index
-        return Example(record[self._image], label, f"{self.spec}/{self.split}/{own_name}")
+        return Example(record[self._reading.image], label, f"{self.spec}/{self.split}/{own_name}")
 
     def memory_bytes(self) -> int:
         # The readers keep an offset for every record.

@@ -8,6 +8,7 @@
 | `cifar10`, `cifar100` | folder of CIFAR's binary version |
 | `arrayrecord` | folder written by `prepare` |
 | `tfds` | NAME[/CONFIG][:VERSION], prepared on disk as ArrayRecord |
+| `vtab` | TASK[:DIR]: a task of VTAB-1k, of DIR/TASK or prepared as for `tfds` |
 
 SPLIT is an expression as in TFDS (see `splits`); `all` means every split, `train` first.
 """
@@ -22,6 +23,7 @@ from vit_jax.data.source_digits import DigitsCatalog
 from vit_jax.data.source_folder import FolderCatalog
 from vit_jax.data.source_idx import IdxCatalog
 from vit_jax.data.source_tfds import TfdsCatalog
+from vit_jax.data.source_vtab import VtabCatalog
 from vit_jax.data.splits import Term, parse_split
 from vit_jax.errors import UsageError, known_names
 
@@ -35,6 +37,7 @@ KINDS: dict[str, Callable[[str], Catalog]] = {
     "cifar100": Cifar100Catalog,
     "arrayrecord": ArrayRecordCatalog,
     "tfds": TfdsCatalog,
+    "vtab": VtabCatalog,
 }
 _NO_LOCATION = ("digits",)
 
