@@ -133,9 +133,11 @@ def get_config() -> ConfigDict:
     # starting parameters on. None: off; the paper fine-tunes on ImageNet with 0.9999. Evaluated besides the
     # parameters, as eval/<name>_ema/...; saved with them.
     c.ema_decay = placeholder(float)
-    c.schedule = "cosine"  # cosine | linear | rsqrt | constant, after the warm-up
+    c.schedule = "cosine"  # cosine | linear | rsqrt | stair | constant, after the warm-up
     c.schedule_end_lr = 0.0  # where linear ends (the paper: 1e-5)
     c.schedule_timescale_steps = 10_000  # of rsqrt
+    c.schedule_stairs = (0.3, 0.6, 0.9)  # of stair: where in the run, 0 to 1, the rate is multiplied
+    c.schedule_stair_factor = 0.1  # by this, each time
     _duration(c, "cooldown")  # final linear ramp to 0, on top of any schedule
     c.nonfinite_limit = 10  # stop after so many non-finite updates in a row; each is skipped and counted
 
@@ -166,6 +168,13 @@ def get_config() -> ConfigDict:
     c.sweep.steps = ()  # total steps; (): the run's own length alone
     c.sweep.train = ""  # split of the source of data.train that they train on
     c.sweep.dev = ""  # split that they are compared on, by accuracy
+
+    # ---- vit_jax.vtab; its grid is that of sweep, its splits are the tasks' own
+    c.vtab = ConfigDict()
+    c.vtab.method = "finetune"  # finetune | linear (a probe of frozen features, linear.l2 chosen on V)
+    c.vtab.seeds = 3  # runs of the final training: seed, seed + 1, ...; the median counts
+    c.vtab.keep_checkpoints = False  # of runs that are through
+    c.vtab.keep_features = False  # of tasks that are through
 
     # ---- checkpoints
     c.checkpoint = ConfigDict()

@@ -105,7 +105,7 @@ def test_storage_that_is_not_there_is_given_up_in_a_minute():
 def test_the_compile_cache_of_a_store_goes_without_the_local_ones(monkeypatch):
     updates = {}
     monkeypatch.setattr(train.jax.config, "update", updates.__setitem__)
-    train._use_compile_cache("runs/cache")
+    train.use_compile_cache("runs/cache")
     assert updates == {"jax_compilation_cache_dir": "runs/cache"}
-    train._use_compile_cache("memory://cache")
+    train.use_compile_cache("memory://cache")
     assert updates["jax_persistent_cache_enable_xla_caches"] == "none"

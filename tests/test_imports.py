@@ -22,7 +22,9 @@ LEVELS = [
     {"evaluation", "pretrained", "benchmarks"},
     {"loop", "start", "trained"},
     {"predictor", "sweep", "summary", "report"},
+    {"vtab1k"},
     {"train", "evaluate", "predict", "convert", "bench", "visualize"},
+    {"vtab"},
 ]  # fmt: skip
 
 

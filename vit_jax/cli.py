@@ -26,6 +26,7 @@ from vit_jax.errors import RunFailed, UsageError, known_names
 COMMANDS = {
     "train": "vit_jax.train",
     "evaluate": "vit_jax.evaluate",
+    "vtab": "vit_jax.vtab",
     "predict": "vit_jax.predict",
     "visualize": "vit_jax.visualize",
     "convert": "vit_jax.convert",

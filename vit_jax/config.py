@@ -214,6 +214,7 @@ RANGES = {
     "checkpoint.every_minutes": (0, _ENDLESS),
     "eval.global_batch": (1, _ENDLESS),
     "fewshot.seeds": (1, 1000),
+    "vtab.seeds": (1, 1000),
     "profile.start_step": (0, _ENDLESS),
     "profile.num_steps": (1, _ENDLESS),
 }

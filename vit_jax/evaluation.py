@@ -125,18 +125,24 @@ def _methods(config: ConfigDict) -> Methods:
             raise UsageError(f"features.methods has {name!r}", known_names(name, METHODS))
     if config.features.data and not config.features.methods:
         raise UsageError("features.methods is empty", "name some of " + ", ".join(METHODS))
-    fewshot, linear, knn = config.fewshot, config.linear, config.knn
+    fewshot, knn = config.fewshot, config.knn
     made = {
         "fewshot": lambda: FewShot(
             tuple(fewshot.shots), fewshot.seeds, float(fewshot.l2), tuple(map(float, fewshot.l2_sweep))
         ),
-        "linear": lambda: LinearProbe(
-            linear.solver, tuple(map(float, linear.l2)), linear.max_steps, float(linear.lr), linear.epochs,
-            linear.batch_size, config.seed,
-        ),
+        "linear": lambda: linear_probe(config),
         "knn": lambda: KNearest(tuple(knn.k), float(knn.temperature)),
     }  # fmt: skip
     return Methods(**{name: made[name]() for name in config.features.methods})
+
+
+def linear_probe(config: ConfigDict) -> LinearProbe:
+    """The probe that `config.linear` describes."""
+    linear = config.linear
+    return LinearProbe(
+        linear.solver, tuple(map(float, linear.l2)), linear.max_steps, float(linear.lr), linear.epochs,
+        linear.batch_size, config.seed,
+    )  # fmt: skip
 
 
 def _imagenet_sets(
@@ -208,7 +214,7 @@ def build(
             batches_of,
             on_batch=on_batch,
             cache=FeatureCache(config.features.cache) if kept else None,
-            about=_about(job.model, program.text, config.features.representation),
+            about=about_features(job.model, program.text, config.features.representation),
         )
         for name, (train, test) in extra.probes.items():
             by_name[name] = Probe(extractor, train, test, extra.methods)
@@ -227,7 +233,7 @@ def _intervals(job: EvalJob, names: dict[str, Evaluator], extra: Extra) -> dict[
     return {name: own if name in extra.probes else every for name in names}
 
 
-def _about(model: nn.Module, text: str, representation: str) -> dict[str, str]:
+def about_features(model: nn.Module, text: str, representation: str) -> dict[str, str]:
     """All that features depend on besides parameters and data."""
     fields = {
         field.name: str(getattr(model, field.name))

@@ -229,8 +229,23 @@ def schedule_of(config: ConfigDict, facts: DataFacts) -> tuple[schedules.Schedul
         cooldown_steps=in_steps(config, facts, config, "cooldown") or 0,
         linear_end=config.schedule_end_lr,
         timescale=config.schedule_timescale_steps,
+        **_stairs(config, total),
     )
     return schedule, total
+
+
+def _stairs(config: ConfigDict, total: int) -> dict[str, tuple]:
+    """Steps of the stair schedule, and the share of the peak from each on."""
+    if config.schedule != "stair":
+        return {}
+    places, factor = config.schedule_stairs, config.schedule_stair_factor
+    if not all(isinstance(p, int | float) and 0 < p < 1 for p in places) or not 0 <= factor < 1:
+        raise UsageError(
+            f"schedule_stairs is {places}, schedule_stair_factor {factor}",
+            "give rising shares of the run between 0 and 1, and a factor below 1",
+        )
+    steps = tuple(round(place * total) for place in places)
+    return {"boundaries": steps, "factors": tuple(factor ** (i + 1) for i in range(len(steps)))}
 
 
 def in_steps(

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--workdir is empty", "give a folder for the run")
     config, path = parsed.config, files.run_folder(parsed.flags.workdir)
     if config.compile_cache:
-        _use_compile_cache(config.compile_cache)
+        use_compile_cache(config.compile_cache)
     distributed.initialize(
         init_timeout_s=config.distributed.init_timeout_seconds,
         heartbeat_timeout_s=config.distributed.heartbeat_seconds,
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     return distributed.EXIT_PREEMPTED if outcome.preempted else distributed.EXIT_OK
 
 
-def _use_compile_cache(folder: str) -> None:
+def use_compile_cache(folder: str) -> None:
     """Keeps compiled programs in a folder, of this machine or of an object store."""
     jax.config.update("jax_compilation_cache_dir", folder)
     if files.is_remote(folder):

@@ -101,7 +101,7 @@ def _value(feature: Any, rng: np.random.Generator, i: int) -> Any:
 
 
 def _objects(feature: Any, rng: np.random.Generator, i: int) -> list[dict[str, Any]]:
-    """CLEVR: 3 to 10 objects, the nearest at 8.25 + (i mod 4) / 2. KITTI: pedestrians, and vehicles for i mod 4 < 3."""
+    """CLEVR: 3 to 10 objects, the nearest at 8.25 + (i mod 4) / 2. KITTI: vehicles unless i mod 4 is 3."""
     kitti = "location" in feature.keys()  # noqa: SIM118  a feature is no mapping
     count = 2 + i % 2 if kitti else 3 + i % 8
     out = []

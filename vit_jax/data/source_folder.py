@@ -35,7 +35,9 @@ _LAYOUT = "images belong in ROOT/SPLIT/CLASS/ or ROOT/CLASS/"
 class FolderCatalog(Catalog):
     """The splits of one root folder."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, warn_absent: bool = True) -> None:
+        """`warn_absent`: whether classes without images in a split are worth a warning."""
+        self._warn_absent = warn_absent
         self.root = os.path.expanduser(location)
         if self.root.lower().endswith(_ARCHIVES) and not tree.is_folder(self.root):
             raise UsageError(f"folder:{location} is an archive, which isn't supported", "unpack it first")
@@ -56,13 +58,15 @@ class FolderCatalog(Catalog):
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
         flat = split == "all" and self.splits == ("all",) and split not in self._folders
         path = self.root if flat else os.path.join(self.root, split)
-        return FolderSource(f"folder:{self.root}", split, path, classes)
+        return FolderSource(f"folder:{self.root}", split, path, classes, warn_absent=self._warn_absent)
 
 
 class FolderSource(Source):
     """The images below PATH/CLASS/. Files are read when asked for."""
 
-    def __init__(self, spec: str, split: str, path: str, classes: Sequence[str] | None) -> None:
+    def __init__(
+        self, spec: str, split: str, path: str, classes: Sequence[str] | None, *, warn_absent: bool = True
+    ) -> None:
         self.spec, self.split = spec, split
         self._root = os.fsencode(path)
         folders = tree.subfolders(self._root)
@@ -78,15 +82,18 @@ class FolderSource(Source):
         self._blob = b"".join(blobs)
         self._name_ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
         self._class_ends = np.cumsum(counts, dtype=np.int64)
-        self._class_map(counts, classes, path)
+        self._class_map(counts, classes, path, warn_absent)
 
-    def _class_map(self, counts: list[int], classes: Sequence[str] | None, path: str) -> None:
+    def _class_map(
+        self, counts: list[int], classes: Sequence[str] | None, path: str, warn_absent: bool
+    ) -> None:
         """Labels by name. An empty folder that the run's class map lacks does no harm."""
         known = None if classes is None else set(classes)
         own = [os.fsdecode(f) for f in self._folders]
         kept = [i for i, name in enumerate(own) if known is None or name in known or counts[i]]
         class_map = ClassMap([own[i] for i in kept], classes, path)
-        class_map.warn_absent(np.asarray([counts[i] for i in kept]), path)
+        if warn_absent:
+            class_map.warn_absent(np.asarray([counts[i] for i in kept]), path)
         self.classes = class_map.classes
         self._table = np.full(len(own), -1, np.int32)
         self._table[kept] = class_map.table

@@ -7,8 +7,8 @@
 | DIR/TASK/manifest.json (ArrayRecord) | the same three |
 
 DIR counts where it has a folder TASK. There, images are in the order of their paths, the class of an image is its
-folder (for tasks with a label rule: what the rule has said), and classes may be absent from any of the three splits:
-their names come from all of them. Everywhere the number of classes is the task's.
+folder (for tasks with a label rule: what the rule has said), and classes may be absent from any of the three
+splits: their names come from all of them. Everywhere the number of classes is the task's.
 """
 
 import os
@@ -21,7 +21,7 @@ import numpy as np
 from vit_jax.data import tree
 from vit_jax.data.arrayrecord import MANIFEST
 from vit_jax.data.decode import BadImage, decode_image
-from vit_jax.data.source import Catalog, Example, Source, shorten
+from vit_jax.data.source import Catalog, ClassMap, Example, Source, shorten
 from vit_jax.data.source_arrayrecord import ArrayRecordCatalog
 from vit_jax.data.source_folder import FolderCatalog
 from vit_jax.data.source_tfds import Reading, TfdsCatalog
@@ -58,6 +58,7 @@ class VtabCatalog(Catalog):
     task: whose data it is.
     own_splits: its training, validation and test examples as expressions of `splits`.
     place: where it was found, for messages.
+    is_own: whether that is DIR/TASK; absent: how many of the task's classes have no name there.
     """
 
     def __init__(self, location: str) -> None:
@@ -70,14 +71,19 @@ class VtabCatalog(Catalog):
         root = own_folder(self.task, folder)
         if root is None:
             self._inner: Catalog = _tfds(self.task)
+            self.is_own, self.absent = False, 0
+            self._found, self._names = None, None
             self.place = f"tfds:{self.task.tfds}"
             self.own_splits = Splits(self.task.t, self.task.v, self.task.e, dict(self.task.sizes))
-            self._names = None
         else:
             self.place = root
             expected = {"train": TRAIN, "val": VAL, "test": self.task.test_count}
             self.own_splits = Splits(*FOLDER_SPLITS, expected)
-            self._inner, self._names = _own(self.task, root)
+            self._inner, self._found = _own(self.task, root)
+            known = len(self._found)
+            self.is_own, self.absent = True, self.task.num_classes - known
+            made_up = (f"(absent class {i})" for i in range(known, self.task.num_classes))
+            self._names = (*self._found, *made_up)
         self.splits = self._inner.splits
 
     def counts(self) -> dict[str, int]:
@@ -87,30 +93,36 @@ class VtabCatalog(Catalog):
         return {split: len(self.open(split, None)) for split in self.own_splits.expected}
 
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
-        inner = self._inner.open(split, self._names if classes is None else classes)
-        if classes is None and len(inner.classes) != self.task.num_classes:
+        inner = self._inner.open(split, self._found)
+        names = self._names or inner.classes
+        if len(names) != self.task.num_classes:
             raise UsageError(
-                f"{self.place} has {len(inner.classes)} classes, {self.task.title} has {self.task.num_classes}",
+                f"{self.place} has {len(names)} classes, {self.task.title} has {self.task.num_classes}",
                 "prepare the data set that the task names",
             )
-        return VtabSource(self.spec, inner, times_255=self.task.times_255 and self._names is None)
+        class_map = ClassMap(names, classes, f"{self.spec}@{split}")
+        return VtabSource(self.spec, inner, class_map, times_255=self.task.times_255 and not self.is_own)
 
 
 class VtabSource(Source):
     """A split; labels are the task's."""
 
-    def __init__(self, spec: str, inner: Source, *, times_255: bool) -> None:
-        self.spec, self.split, self.classes = spec, inner.split, inner.classes
-        self._inner, self._times_255 = inner, times_255
+    def __init__(self, spec: str, inner: Source, class_map: ClassMap, *, times_255: bool) -> None:
+        self.spec, self.split, self.classes = spec, inner.split, class_map.classes
+        self._inner, self._map, self._times_255 = inner, class_map, times_255
 
     def __len__(self) -> int:
         return len(self._inner)
 
     def __getitem__(self, index: int) -> Example:
-        example = self._inner[index]
-        if not self._times_255:
-            return example
-        return Example(_bright(example.image, example.name), example.label, example.name)
+        try:
+            example = self._inner[index]
+        except UsageError as error:  # a label that isn't the task's
+            raise UsageError(
+                f"{self.spec}@{self.split}, example {index}: {error.what}", error.remedy
+            ) from error
+        image = _bright(example.image, example.name) if self._times_255 else example.image
+        return Example(image, self._map.label(int(example.label)), example.name)
 
     def name(self, index: int) -> str:
         return self._inner.name(index)
@@ -119,7 +131,7 @@ class VtabSource(Source):
         return self._inner.memory_bytes()
 
     def labels(self) -> np.ndarray:
-        return self._inner.labels()
+        return self._map.table[self._inner.labels()]
 
 
 def own_folder(task: Task, folder: str) -> str | None:
@@ -146,12 +158,12 @@ def _tfds(task: Task) -> Catalog:
 
 
 def _own(task: Task, root: str) -> tuple[Catalog, tuple[str, ...]]:
-    """A catalog of train, val and test, and the names of the task's classes."""
+    """A catalog of train, val and test, and the names of classes in any of them."""
     if MANIFEST in tree.names(root):
         catalog: Catalog = ArrayRecordCatalog(root)
         found = list(catalog.manifest["classes"])
     else:
-        catalog = FolderCatalog(root)
+        catalog = FolderCatalog(root, warn_absent=False)  # `vtab` says which the 1000 lack
         found = sorted({
             os.fsdecode(name)
             for split in FOLDER_SPLITS if catalog.has(split)
@@ -165,7 +177,7 @@ def _own(task: Task, root: str) -> tuple[Catalog, tuple[str, ...]]:
             f"{root} has {len(found)} classes ({shorten(found)}), {task.title} has {task.num_classes}",
             "give the data of this task",
         )
-    return catalog, (*found, *(f"(absent class {i})" for i in range(len(found), task.num_classes)))
+    return catalog, tuple(found)
 
 
 def _bright(image: bytes | np.ndarray, name: str) -> np.ndarray:

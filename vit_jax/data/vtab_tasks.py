@@ -35,7 +35,7 @@ class Task:
       times_255: pixels are stored as 0 and 1.
       class_names: of the classes where a rule makes them; else the names of the label feature.
       needs: packages that the builder imports while it prepares the data, besides TensorFlow.
-      download_gib: of what is fetched to prepare it.
+      download_gib: of what is fetched to prepare it; by hand: about as much, by the publishers' pages.
       manual: what must be fetched by hand first.
     """
 
@@ -108,11 +108,11 @@ _ALL = (
          download_gib=0.09),
     Task("resisc45", "Resisc45", "Res", "specialized", "resisc45", "3.0.0",
          "train[:800]", "train[18900:19100]", "train[25200:]", {"train": 31_500}, 6_300, 45,
-         manual="unpack NWPU-RESISC45.rar into the manual folder"),
+         download_gib=0.4, manual="unpack NWPU-RESISC45.rar into the manual folder"),
     Task("retinopathy", "Retinopathy", "Ret", "specialized",
          "diabetic_retinopathy_detection/btgraham-300", "3.0.0", **_ENDS,
          sizes={"train": 35_126, "validation": 10_906, "test": 42_670}, test_count=42_670, num_classes=5,
-         needs=("cv2",),
+         needs=("cv2",), download_gib=82.0,
          manual="put the archives of Kaggle's diabetic-retinopathy-detection into the manual folder"),
     Task("clevr_count", "Clevr-Count", "CCnt", "structured", "clevr", "3.1.0", **_CLEVR_SPLITS,
          sizes=_CLEVR, test_count=15_000, num_classes=8, rule=vtab_labels.clevr_count,
