@@ -128,7 +128,7 @@ def train(
         seed=config.seed, global_batch=config.global_batch, start_step=start_step, sharding=job.batch_sharding
     )
     buckets.end_of_start()
-    step = start_step
+    step, ended = start_step, False
     try:
         with batches:
             throughput.restart()
@@ -178,6 +178,7 @@ def train(
             outcome.results = _evaluate(evaluators, evaluators.by_name, state, step, writer, watchdog)
         with buckets.bucket("checkpoint"):
             _keep_best(best, config.checkpoint.best_metric, outcome.results, step, state)
+        ended = True
     except Preempted:
         _log.info("told to stop (SIGTERM): saving step %d", step)
         outcome.preempted = True
@@ -185,11 +186,14 @@ def train(
         with buckets.bucket("checkpoint"):
             if checkpoints.latest_step() != step:
                 checkpoints.save(step, state)
+        ended = True
     finally:
         watchdog.stop()
         profile.stop()
         log.close()
         _flush(writer, examples)
+        if not ended:  # a command may have other runs to come
+            _close(writer, examples)
     with buckets.bucket("checkpoint"):
         checkpoints.wait()
         if best is not None:
@@ -198,9 +202,7 @@ def train(
     writer.write(step, {f"time/{name}": value for name, value in outcome.seconds.items()} | {
         "time/goodput": buckets.goodput()
     })  # fmt: skip
-    writer.close()
-    if examples is not None:
-        examples.close()
+    _close(writer, examples)
 
 
 def check_best_metric(metric: str, dataset: Dataset, *, ema: bool) -> None:
@@ -263,6 +265,12 @@ def _flush(writer: Writer, examples: Records | None) -> None:
     writer.flush()
     if examples is not None:
         examples.flush()
+
+
+def _close(writer: Writer, examples: Records | None) -> None:
+    writer.close()
+    if examples is not None:
+        examples.close()
 
 
 def _keep_best(
