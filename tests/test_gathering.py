@@ -19,7 +19,7 @@ LAYER = {
 
 def gathered(gather, shapes):
     """What comes out of the function on a mesh: (spec, dtype) by path."""
-    tree = jax.tree.map(lambda s: jnp.ones(s), shapes, is_leaf=lambda s: isinstance(s, tuple))
+    tree = jax.tree.map(jnp.ones, shapes, is_leaf=lambda s: isinstance(s, tuple))
     out = jax.jit(gather)(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): (x.sharding.spec, x.dtype.name)
