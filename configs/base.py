@@ -91,6 +91,8 @@ def get_config() -> ConfigDict:
     c.data.train = "digits@train"
     c.data.val = ""  # evaluated as eval/val/...; "": none
     c.data.test = "digits@test"  # evaluated as eval/test/...; "": none
+    # Images of data.train, for `plan`, which opens no data; train counts them itself, and warns of another number.
+    c.data.train_examples = placeholder(int)
     c.data.preprocess_train = "decode"
     c.data.preprocess_eval = "decode"
     c.data.on_bad_image = "error"  # error: stop, naming it | skip: leave it out with a warning

@@ -12,18 +12,19 @@ REPO = PACKAGE.parent
 
 # Level of each module: it may import project modules of a lower level only.
 LEVELS = [
-    {"errors", "paths", "peers"},
+    {"errors", "paths", "peers", "launch"},
     {"files"},
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "records", "timing", "distributed", "workdir", "profile", "manifest", "views"},
     {"gathering", "optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export", "figures"},
     {"evaluators", "checkpoint", "model_config", "metrics", "inspection"},
     {"job", "runs"},
+    {"planning"},
     {"evaluation", "pretrained", "benchmarks"},
     {"loop", "start", "trained"},
     {"predictor", "sweep", "summary", "report"},
     {"vtab1k"},
-    {"train", "evaluate", "predict", "convert", "bench", "visualize"},
+    {"train", "evaluate", "predict", "convert", "bench", "plan", "visualize"},
     {"vtab"},
 ]  # fmt: skip
 

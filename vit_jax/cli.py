@@ -30,6 +30,7 @@ COMMANDS = {
     "predict": "vit_jax.predict",
     "visualize": "vit_jax.visualize",
     "convert": "vit_jax.convert",
+    "plan": "vit_jax.plan",
     "bench": "vit_jax.bench",
     "launch": "vit_jax.launch",
 }
@@ -238,11 +239,11 @@ def main() -> NoReturn:
             )
         )
     if command == "launch":
-        _find_launch()
+        find_launch()
     run(importlib.import_module(COMMANDS[command]).main, rest)
 
 
-def _find_launch() -> None:
+def find_launch() -> None:
     """Makes vit_jax.launch of the `launch` folder of a clone; in a wheel it is there.
 
     An editable install may know another clone's: the one beside this very package counts.

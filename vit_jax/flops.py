@@ -18,7 +18,7 @@ from vit_jax.models.vit import ViT
 TRAIN_PER_FORWARD = 3
 
 # Dense bfloat16 peak FLOP/s of one jax device, by `device.device_kind`; vendors' data sheets. A device is a
-# chip, save for v2 and v3, where it is one of two cores.
+# chip, save for v2, v3 and TPU7x, where it is one of two cores or halves.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     (r"TPU v2", 22.5e12),
     (r"TPU v3", 61.5e12),
@@ -26,6 +26,7 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     (r"TPU v5 ?(lite|e)", 197e12),
     (r"TPU v5p?", 459e12),
     (r"TPU v6 ?(lite|e)", 918e12),
+    (r"TPU7x", 1153.5e12),
     (r"(NVIDIA )?A100\b.*", 312e12),
     (r"(NVIDIA )?H100 PCIe.*", 756e12),
     (r"(NVIDIA )?H100 NVL.*", 835e12),

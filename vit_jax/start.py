@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from vit_jax.checkpoint import Checkpoints
 from vit_jax.formats.adapt import adapt, place
 from vit_jax.formats.weights import Weights
 from vit_jax.job import Job
+from vit_jax.models.variants import name_of
 from vit_jax.step import TrainState, start_average
 
 _log = logging.getLogger(__name__)
@@ -73,6 +75,11 @@ def _warn_of_other_normalization(job: Job, weights: Weights) -> None:
 
 def _rounded(numbers: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{number:.4g}" for number in numbers) + ")"
+
+
+def inferred_fields(weights: Weights) -> dict[str, Any]:
+    """What weights tell of their model, for model_config.resolve."""
+    return {**weights.fields, "name": name_of(weights.family, weights.fields)}
 
 
 def read_init(config: ConfigDict) -> Weights:

@@ -39,7 +39,7 @@ from vit_jax.checkpoint import Checkpoints, free_disk_warning
 from vit_jax.data.dataset import Dataset, open_dataset
 from vit_jax.errors import UsageError
 from vit_jax.formats.weights import Weights
-from vit_jax.models.variants import name_of, variant_fields
+from vit_jax.models.variants import variant_fields
 from vit_jax.timing import Buckets
 
 _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
@@ -50,7 +50,7 @@ MAY_CHANGE_ON_RESUME = (
     "mesh.*", "fsdp_min_size", "distributed.*", "checkpoint.*", "eval.*", "features.*", "fewshot.*", "linear.*",
     "knn.*", "imagenet.*", "log_*", "profile.*", "tensorboard",
     "watchdog_minutes", "compile_cache", "allow_*", "resume", "init", "init_*", "sweep.*",
-    "data.num_threads", "data.num_workers", "data.prefetch_*",
+    "data.train_examples", "data.num_threads", "data.num_workers", "data.prefetch_*",
 )  # fmt: skip
 # Another total changes the schedule of the steps to come, so it needs a word.
 TOTAL = "total_*"
@@ -112,6 +112,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     """
     buckets = Buckets()
     dataset = open_dataset(config.data, seed=config.seed, num_classes=config.num_classes)
+    _warn_of_another_size(config, len(dataset.train))
     weights = _resolve_model(config, dataset, path)
     job = job_lib.build(config, dataset.facts())
     loop.check_best_metric(config.checkpoint.best_metric, dataset, ema=config.ema_decay is not None)
@@ -161,6 +162,15 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     return outcome
 
 
+def _warn_of_another_size(config: ConfigDict, found: int) -> None:
+    expected = config.data.train_examples
+    if expected is not None and expected != found:
+        _log.warning(
+            "%s has %d images, data.train_examples says %d: epochs are counted by what is there", config.data.train,
+            found, expected,
+        )  # fmt: skip
+
+
 def _open_extra(job: job_lib.Job, dataset: Dataset) -> evaluation.Extra:
     """The data of evaluators on other sets than the run's own."""
     config, classes = job.config, dataset.classes
@@ -180,7 +190,7 @@ def _resolve_model(config: ConfigDict, dataset: Dataset, path: epath.Path) -> We
         inferred = workdir.read_config(path)["model"]
     elif config.init:
         weights = start.read_init(config)
-        inferred = {**weights.fields, "name": name_of(weights.family, weights.fields)}
+        inferred = start.inferred_fields(weights)
     model_config.resolve(config, dataset.facts(), inferred)
     return weights
 
