@@ -42,16 +42,20 @@ EXPORT = ["flatbuffers>=25.12", "onnx>=1.23", "onnxruntime>=1.32"]
 # Runs and data on gs://: the file layer, and orbax, which needs the google-cloud-storage that it brings.
 GCS = ["gcsfs>=2026.9"]
 
+# The TPU compiler, which needs no TPU.
+PLAN = ["libtpu>=0.0.52"]
+
 EXTRAS = {
     "tpu": ["jax[tpu]>=0.10.2"],
     "cuda": ["jax[cuda12]>=0.10.2"],
-    "plan": ["libtpu>=0.0.42"],
+    "plan": PLAN,
     "tfds": ["tensorflow>=2.21"],
     "export": EXPORT,
     "gcs": GCS,
     "test": [
         *EXPORT,
         *GCS,
+        *PLAN,
         "pytest>=9.2",
         "pytest-xdist>=3.8",
         "ruff>=0.17.6",

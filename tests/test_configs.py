@@ -13,6 +13,7 @@ from vit_jax.data import preprocess
 from vit_jax.data.dataset import DataFacts
 from vit_jax.data.sources import parse_spec
 from vit_jax.errors import UsageError
+from vit_jax.planning import topology
 
 NAMES = sorted(p.stem for p in config_lib.shipped_configs().glob("[!_]*.py"))
 EVALUATED = ("fewshot", "vtab")  # for vit_jax.evaluate and vit_jax.vtab
@@ -27,7 +28,9 @@ def _facts(config):
     height, width = train.output_size or (NATURAL_SIZE[kind], NATURAL_SIZE[kind])
     mean, std = train.normalize
     shape = (height, width, train.channels)
-    return DataFacts(60_000, 10, shape, (), tuple(map(float, mean)), tuple(map(float, std)))
+    examples = 60_000 if config.data.train_examples is None else config.data.train_examples
+    classes = 10 if config.num_classes is None else config.num_classes
+    return DataFacts(examples, classes, shape, (), tuple(map(float, mean)), tuple(map(float, std)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -46,6 +49,7 @@ def test_steps_on_a_shrunken_model(name):
     config = config_lib.load(name)
     if not config.model.name:  # the weights of init tell it
         config.model.name = "B/16"
+    config.mesh.fsdp = 1
     full = job_lib.build(config, _facts(config), jax.devices()[:1])
     assert full.total_steps > 0 and full.abstract_state.params
 
@@ -73,6 +77,45 @@ def test_steps_on_a_shrunken_model(name):
         np.any(a != b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
     ]
     assert any(moved)
+
+
+ARGUMENTS = {
+    "pretrain_i21k": {
+        "B/16": 103.2, "B/32": 104.8, "L/16": 326.7, "L/32": 328.9, "H/14": 660.3, "g/14": None, "G/14": None,
+        "L/16,epochs=30": 326.7,
+    },
+    "plain_s16": {"90": 22.2, "150": 22.2, "300": 22.2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arg"), [(name, arg) for name, args in ARGUMENTS.items() for arg in args])
+def test_every_argument_builds_at_full_size(name, arg):
+    """State, shardings, schedule and mesh on a slice of 16 chips, nothing allocated."""
+    config = config_lib.load(f"{name}:{arg}")
+    (place,) = topology.parse("v5e:4x4")
+    job = job_lib.build(config, _facts(config), topology.devices(place))
+    millions = sum(x.size for x in jax.tree.leaves(job.abstract_state.params)) / 1e6
+    if ARGUMENTS[name][arg] is not None:
+        assert millions == pytest.approx(ARGUMENTS[name][arg], abs=0.1)
+    assert float(job.schedule(10_000)) == pytest.approx(config.optim.lr)
+    epochs = job.total_steps * config.global_batch / job.facts.num_examples
+    assert epochs == pytest.approx(config.total_epochs, abs=1e-3)
+
+
+def test_the_pretraining_configs_by_argument():
+    config = config_lib.load("pretrain_i21k:L/16,epochs=30,data=arrayrecord:gs://b/i21k,val=validation")
+    assert (config.total_epochs, config.model.remat, config.mesh.fsdp) == (30, "full", 16)
+    assert config.data.train == "arrayrecord:gs://b/i21k@train"
+    assert config.data.val == "arrayrecord:gs://b/i21k@validation"
+    assert config_lib.load("pretrain_i21k:G/14").model.pool == "map"
+    for wrong in (
+        "pretrain_i21k:S/16",
+        "pretrain_i21k:L/16,epochs=x",
+        "pretrain_i21k:L/16,wd=1",
+        "plain_s16:100",
+    ):
+        with pytest.raises(UsageError):
+            config_lib.load(wrong)
 
 
 def test_the_few_shot_config_by_argument():

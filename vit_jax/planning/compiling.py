@@ -1,17 +1,21 @@
 """Compiles the training step for devices that may not be there: does it fit, and what program comes out."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from vit_jax import sharding
 from vit_jax.errors import RunFailed
 from vit_jax.job import Job
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# The compiler gives up on the whole, or on the temporaries alone.
 _USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_TEMPORARIES = re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Compiled:
 
     Attributes:
       argument_bytes, temp_bytes, peak_bytes: peak is arguments, temporaries, outputs that reuse no argument, and
-        the program. Of a program that doesn't fit only the peak is known.
+        the program. Of a program that doesn't fit temp_bytes may be unknown.
       text: of the program; "" of one that doesn't fit.
       reason: why it doesn't fit; "" if it does.
     """
@@ -43,14 +47,18 @@ def compile_step(job: Job, options: Mapping[str, str], limit: int | None) -> Com
       RunFailed: the compiler fails for another reason than memory.
     """
     try:
-        compiled = job.lower_train_step().compile(compiler_options=dict(options))
+        with _no_stored_programs():
+            compiled = job.lower_train_step().compile(compiler_options=dict(options))
     except jax.errors.JaxRuntimeError as error:
         message = str(error)
-        used = _USED.search(message)
-        if used is None:
+        used, temporaries = _USED.search(message), _TEMPORARIES.search(message)
+        if used is None and temporaries is None:
             raise RunFailed(f"the compiler fails: {message.strip()}") from error
-        peak, available = (int(float(used[i]) * _UNITS[used[i + 1]]) for i in (1, 3))
-        return Compiled(_argument_bytes(job), None, peak, "", _too_large(peak, available))
+        match = used or temporaries
+        size, available = (int(float(match[i]) * _UNITS[match[i + 1]]) for i in (1, 3))
+        arguments = _argument_bytes(job)
+        temp, peak = (None, size) if used else (size, size + arguments)
+        return Compiled(arguments, temp, peak, "", _too_large(peak, available))
     sizes = compiled.memory_analysis()
     peak = (
         sizes.argument_size_in_bytes
@@ -61,6 +69,19 @@ def compile_step(job: Job, options: Mapping[str, str], limit: int | None) -> Com
     )
     reason = _too_large(peak, limit) if limit is not None and peak > limit else ""
     return Compiled(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, peak, compiled.as_text(), reason)
+
+
+@contextlib.contextmanager
+def _no_stored_programs() -> Iterator[None]:
+    """Without the persistent cache: a program for devices that aren't there can't be loaded from it."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 def _argument_bytes(job: Job) -> int:

@@ -77,7 +77,9 @@ def _by_kind(collectives: Iterable[Collective], facts: Generation, per_slice: in
     parts: dict[tuple[str, int, bool, bool], list[tuple[int, int, float]]] = {}
     for c in collectives:
         size = 0 if c.groups is None else c.groups.shape[1]
-        far = c.groups is not None and bool((c.groups // per_slice != c.groups[:, :1] // per_slice).any())
+        far = c.kind == "send" or (
+            c.groups is not None and bool((c.groups // per_slice != c.groups[:, :1] // per_slice).any())
+        )
         seconds = c.count * collective_seconds(c, facts, per_slice, between_slices=far)
         parts.setdefault((c.kind, size, far, c.overlapped), []).append((c.count, c.bytes * c.count, seconds))
     for key, rows in sorted(parts.items()):
@@ -94,7 +96,7 @@ def collective_seconds(c: Collective, facts: Generation, per_slice: int, *, betw
     if n == 1:
         return 0.0
     passes = 2 if c.kind == "all-reduce" else 1  # a reduce-scatter, then an all-gather
-    share = 1.0 if c.kind == "collective-permute" else (n - 1) / n
+    share = 1.0 if c.kind in ("collective-permute", "send") else (n - 1) / n
     bandwidth = facts.dcn_bandwidth if between_slices else 2 * facts.link_bandwidth
     return passes * share * c.bytes / bandwidth
 

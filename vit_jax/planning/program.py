@@ -16,9 +16,10 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\dm\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "s4": 4, "u4": 4}
+_BITS = {"token": 0, "pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "s4": 4, "u4": 4}
 _WINDOWED = re.compile(r"windowed_dot_general[\w.\-]*")
-COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+# A send is a part of a collective between slices, which leaves the device by its host.
+COLLECTIVES = ("send", "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Costs:
       other_cycles: its estimate for all the rest.
       other_bytes: HBM bytes that the rest reads and writes.
       collectives: none of which the cycles include.
+      uncounted_cycles: of those, the cycles in loops of unknown length, which count once: samplers that reject.
       windowed: matrix products turned into loops over shards because a weight's sharding leaked into them.
     """
 
@@ -87,6 +89,7 @@ class Costs:
     other_cycles: int
     other_bytes: int
     collectives: tuple[Collective, ...]
+    uncounted_cycles: int
     windowed: int
 
 
@@ -94,12 +97,13 @@ def read(text: str) -> Costs:
     """The costs of a scheduled program.
 
     Raises:
-      ValueError: the text isn't such a program, or a loop's trip count can't be read from it.
+      ValueError: the text isn't such a program.
     """
     computations, entry = parse(text)
-    matmul = other = moved = 0
+    matmul = other = moved = uncounted = 0
     collectives: list[Collective] = []
-    for computation, times in _scheduled(computations, entry):
+    for computation, times, counted in _scheduled(computations, entry):
+        uncounted += 0 if counted else _total_cycles([(computation, times, counted)])
         for instruction in computation.instructions:
             cycles = _CYCLES.search(instruction.rest)
             if cycles is not None:
@@ -110,7 +114,7 @@ def read(text: str) -> Costs:
                     moved += times * _hbm_bytes(instruction, computation, computations)
         collectives += _collectives_of(computation, times, computations)
     windowed = len(set(_WINDOWED.findall(text)))
-    return Costs(matmul, other, moved, tuple(collectives), windowed)
+    return Costs(matmul, other, moved, tuple(collectives), uncounted, windowed)
 
 
 def parse(text: str) -> tuple[dict[str, Computation], str]:
@@ -150,38 +154,40 @@ def _closing(text: str, start: int) -> int:
 
 
 def _scheduled(
-    computations: dict[str, Computation], name: str, times: int = 1
-) -> Iterator[tuple[Computation, int]]:
-    """Computations whose instructions run one after another, each with how often it runs."""
+    computations: dict[str, Computation], name: str, times: int = 1, counted: bool = True
+) -> Iterator[tuple[Computation, int, bool]]:
+    """Computations whose instructions run one after another: how often each runs, and whether that is known."""
     computation = computations[name]
-    yield computation, times
+    yield computation, times, counted
     for instruction in computation.instructions:
         if instruction.opcode == "while":
             trips = _trip_count(computations[instruction.called("condition")[0]])
-            yield from _scheduled(computations, instruction.called("body")[0], times * trips)
+            body = instruction.called("body")[0]
+            yield from _scheduled(computations, body, times * (trips or 1), counted and trips is not None)
         elif instruction.opcode == "conditional":
             branches = instruction.called("branch_computations") or (
                 instruction.called("true_computation") + instruction.called("false_computation")
             )
             # One of them runs: the costlier, which for a training step is the one that updates.
             yield from max(
-                (list(_scheduled(computations, branch, times)) for branch in branches), key=_total_cycles
+                (list(_scheduled(computations, branch, times, counted)) for branch in branches),
+                key=_total_cycles,
             )
         elif instruction.opcode == "call":
-            yield from _scheduled(computations, instruction.called("to_apply")[0], times)
+            yield from _scheduled(computations, instruction.called("to_apply")[0], times, counted)
 
 
-def _total_cycles(parts: list[tuple[Computation, int]]) -> int:
+def _total_cycles(parts: list[tuple[Computation, int, bool]]) -> int:
     return sum(
         times * int(cycles)
-        for computation, times in parts
+        for computation, times, _ in parts
         for instruction in computation.instructions
         for cycles in _CYCLES.findall(instruction.rest)
     )
 
 
-def _trip_count(condition: Computation) -> int:
-    """Of a loop that counts from 0 to below a constant, as scans do."""
+def _trip_count(condition: Computation) -> int | None:
+    """Of a loop that counts from 0 to below a constant, as scans do; None for others."""
     root = condition.root
     if root.opcode == "compare" and "direction=LT" in root.rest:
         for name in root.operands:
@@ -191,7 +197,7 @@ def _trip_count(condition: Computation) -> int:
     constants = [i for i in condition.instructions if i.opcode == "constant" and i.shape.startswith("s32[]")]
     if len(constants) == 1:  # compared inside a fusion
         return int(constants[0].arguments)
-    raise ValueError(f"no trip count in a loop's condition {root.name}")
+    return None
 
 
 def _is_matmul(instruction: Instruction, computations: dict[str, Computation]) -> bool:
@@ -250,7 +256,7 @@ def array_bytes(shape: str, *, anywhere: bool = False) -> int:
     for kind, dims, layout in _ARRAY.findall(shape):
         if not anywhere and re.search(r"S\([1-9]", layout):
             continue
-        bits = _BITS.get(kind) or int(re.search(r"\d+", kind)[0])
+        bits = _BITS[kind] if kind in _BITS else int(re.search(r"\d+", kind)[0])
         total += math.prod(int(n) for n in dims.split(",") if n) * bits // 8
     return total
 
@@ -264,7 +270,7 @@ def _collectives_of(
         fused = instruction.opcode == "fusion" or instruction.opcode.startswith("async")
         for inner, scatters in _inside(instruction, computations):
             kind = inner.opcode.removesuffix("-start")
-            if kind not in COLLECTIVES:
+            if kind not in COLLECTIVES or (kind == "send" and "_xla_megascale" not in inner.rest):
                 continue
             channel = re.search(r"channel_id=(\d+)", inner.rest)
             size = array_bytes(inner.shape, anywhere=True)
