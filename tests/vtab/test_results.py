@@ -24,7 +24,7 @@ def case(golden):
 
 def _result(task, seed, accuracy, **more):
     return {"task": task, "trial": f"final-seed={seed}", "kind": "final", "accuracy": accuracy, "differences": [],
-            "absent_classes": [], "count": 100, "lr": 0.01, "total_steps": 2500, "total_epochs": None,
+            "absent_classes": [], "count": 100, "test_examples": 100, "lr": 0.01, "total_steps": 2500, "total_epochs": None,
             "total_examples": None, "normalization": "value_range(-1, 1)", **more}  # fmt: skip
 
 
@@ -140,6 +140,11 @@ def test_csv_latex_and_page_say_the_same(eighteen):
     assert not parser.open and not re.search(r"<(script|link|img|iframe)|https?://|@import", html)
     assert html.count('class="fill"') == 18 + 2  # the tasks that are through, and the two whole groups
     assert "51.50" in html and "an image can&#x27;t be decoded" in html and "Mean of the 19" in html
+
+
+def test_test_images_that_could_not_be_read_are_marked():
+    content = _content({"dtd": 0.5}, {}, count=98)
+    assert "* DTD: 98 of 100 test images could be read" in table.terminal(content)
 
 
 def test_data_that_is_not_vtabs_is_marked_wherever_it_shows():

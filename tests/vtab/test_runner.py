@@ -129,6 +129,13 @@ def test_the_same_command_again_runs_nothing(table, training):
     assert [seen[1] for seen in training.seen[before:]] == ["final-seed=3", "final-seed=4"] * 2
 
 
+def test_what_is_through_is_not_read_again(table, training, monkeypatch):
+    table("vit", names=("dtd", "kitti"))
+    monkeypatch.setattr(runner, "notes", None)
+    ended, failed = table("vit", names=("dtd", "kitti"))
+    assert not failed and not ended.elsewhere
+
+
 def test_one_setting_needs_no_selection(table, training):
     table("vit", names=("dtd",))
     assert [seen[1] for seen in training.seen] == ["final-seed=0", "final-seed=1", "final-seed=2"]

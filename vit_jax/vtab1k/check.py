@@ -44,6 +44,11 @@ class Check:
         """Found, and as VTAB has it."""
         return self.splits is not None and not self.differences
 
+    @property
+    def test_count(self) -> int:
+        """Examples of the test split."""
+        return self.counts[self.splits.e] if self.splits.e in self.counts else self.task.test_count
+
     def line(self) -> str:
         """One line for `--check-data`."""
         name = f"{self.task.name:<20}"

@@ -15,7 +15,7 @@ from vit_jax.errors import RunFailed
 from vit_jax.loop import Preempted
 from vit_jax.metrics import NonFinite
 from vit_jax.vtab1k import trials
-from vit_jax.vtab1k.plan import Plan
+from vit_jax.vtab1k.plan import Notes, Plan
 from vit_jax.vtab1k.results import Result, Store
 from vit_jax.vtab1k.trials import Trial
 
@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 RUNS = "runs"
 
 
-def run_task(plan: Plan, store: Store, task: Task, splits: Splits, notes: dict[str, Any]) -> None:
+def run_task(plan: Plan, store: Store, task: Task, splits: Splits, notes: Notes) -> None:
     """Runs what isn't through of a task: the grid, then the final runs in its best setting.
 
     Args:
-      notes: for every result, about the data.
+      notes: gives what every result says of the data.
 
     Raises:
       Preempted: told to stop; saved.
@@ -38,30 +38,35 @@ def run_task(plan: Plan, store: Store, task: Task, splits: Splits, notes: dict[s
     accuracies: dict[str, float | None] = {}
     for number, trial in enumerate(grid, 1):
         where = f"{task.name}: {number} of {len(grid)} settings"
-        accuracies[trial.name] = _result(plan, store, task, splits, trial, where, notes)["accuracy"]
+        accuracies[trial.name] = _result(plan, store, task, splits, trial, where, notes, {})["accuracy"]
     chosen = trials.best(grid, accuracies)
     if grid and chosen is None:
         raise RunFailed(
             f"every setting of the grid diverged on {task.name} (lower sweep.lr, or set optim.clip_norm)"
         )
-    if chosen is not None:
-        notes = notes | {"chosen_from": accuracies}
     finals = trials.finals(plan.config, chosen)
     for number, trial in enumerate(finals, 1):
         where = f"{task.name}: {number} of {len(finals)} final runs"
-        _result(plan, store, task, splits, trial, where, notes)
+        _result(plan, store, task, splits, trial, where, notes, {"chosen_from": accuracies} if grid else {})
 
 
 def _result(
-    plan: Plan, store: Store, task: Task, splits: Splits, trial: Trial, where: str, notes: dict[str, Any]
+    plan: Plan,
+    store: Store,
+    task: Task,
+    splits: Splits,
+    trial: Trial,
+    where: str,
+    notes: Notes,
+    more: dict[str, Any],
 ) -> Result:
-    """The result of a trial: the one on disk, or that of a run which is begun or goes on here."""
+    """The result of a trial: the one on disk, or that of a run which is begun or goes on here; `more` goes in too."""
     folder = plan.workdir / RUNS / task.name / trial.name
     if distributed.main_says(store.read(task.name, trial.name) is not None):
         found = store.read(task.name, trial.name)
     else:
         _log.info("vtab %s: %s", where, trial.name)
-        found = _run(plan, task, splits, trial, folder, notes)
+        found = _run(plan, task, splits, trial, folder, notes() | more)
         if distributed.is_main():
             store.write(task.name, trial.name, found)
     if not plan.config.vtab.keep_checkpoints and distributed.is_main():

@@ -22,7 +22,7 @@ from vit_jax.evaluators.feature_cache import FeatureCache
 from vit_jax.evaluators.features import Batches, Extractor, Features
 from vit_jax.formats.adapt import adapt, place
 from vit_jax.vtab1k import trials
-from vit_jax.vtab1k.plan import Plan, facts_of
+from vit_jax.vtab1k.plan import Notes, Plan, facts_of
 from vit_jax.vtab1k.results import Result, Store
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Prober:
         self._step, self._batches = job.features_step(config.features.representation), batches
         self._about = about_features(job.model, program.text, config.features.representation)
 
-    def run_task(self, store: Store, task: Task, splits: Splits, notes: dict[str, Any]) -> None:
+    def run_task(self, store: Store, task: Task, splits: Splits, notes: Notes) -> None:
         """Features, strength, accuracy; nothing if the result is there.
 
         Raises:
@@ -66,7 +66,7 @@ class Prober:
             )
             found = self._probe(task, splits, extract)
             run = trials.trial_config(self._plan.config, task, splits, self._plan.data_dir, trial)
-            about = {**trials.about(trial, run), **notes}
+            about = {**trials.about(trial, run), **notes()}
             for key in ("lr", "schedule", "total_steps", "total_epochs", "total_examples"):
                 about.pop(key)  # of training, which this isn't
             seconds = {"seconds_of_last_start": round(monotonic() - began, 1)}

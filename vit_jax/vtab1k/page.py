@@ -1,6 +1,5 @@
 """The table as a page with bars: one file that loads nothing from anywhere."""
 
-from vit_jax.data.vtab_tasks import TASKS
 from vit_jax.report.frame import document
 from vit_jax.report.html import Html, paragraph, section, text
 from vit_jax.vtab1k import reference, table
@@ -8,7 +7,8 @@ from vit_jax.vtab1k.table import Content, Line, percent
 
 _STYLE = """
 .score { min-width: 9rem; }
-.track { position: relative; display: block; height: .8rem; background: var(--line); border-radius: .4rem; }
+.track { position: relative; display: block; height: .8rem; background: var(--line);
+  border-radius: .4rem; margin-top: .35rem; }
 .track .fill { position: absolute; inset: 0 auto 0 0; background: var(--blue); border-radius: .4rem; }
 .track .tick { position: absolute; top: -.2rem; bottom: -.2rem; width: 2px; background: var(--ink); opacity: .55; }
 tr.group th, tr.group td { font-weight: 650; border-top: 2px solid var(--line); }
@@ -62,8 +62,7 @@ def _bar(line: Line) -> Html:
 
 def _missing(content: Content) -> Html:
     return "".join(
-        paragraph(f"{text(TASKS[name].title)}: {text(why)}", "missing")
-        for name, why in content.missing.items()
+        paragraph(f"{text(names)}: {text(why)}", "missing") for why, names in table.reasons(content).items()
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -23,6 +24,7 @@ from vit_jax.vtab1k import trials
 _IMAGENET = "decode|normalize()"
 
 Train = Callable[[ConfigDict, epath.Path], Outcome]
+Notes = Callable[[], dict[str, Any]]  # what every result of a task says of its data
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def _row(name: str, source: str, *values: float) -> Row:
 
 
 _VIT = "ViT, arXiv 2010.11929, Table 9"
-_VPT = "VPT, arXiv 2203.12119, Table 1, ImageNet-21k weights, ImageNet normalisation"
+_VPT = "VPT, arXiv 2203.12119: ViT-B/16 from ImageNet-21k, ImageNet normalisation"
 _VTAB = "google-research/task_adaptation, its published results"
 
 # In the order of TASKS: natural, specialized, structured.

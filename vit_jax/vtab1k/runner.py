@@ -3,6 +3,7 @@
 Several commands may share a workdir, on machines that share its storage: each takes tasks that no other is at.
 """
 
+import functools
 import logging
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,14 +22,14 @@ from vit_jax.errors import RunFailed, UsageError
 from vit_jax.loop import Preempted, poll
 from vit_jax.vtab1k import finetune, trials
 from vit_jax.vtab1k.check import Check
-from vit_jax.vtab1k.plan import Plan
+from vit_jax.vtab1k.plan import Notes, Plan
 from vit_jax.vtab1k.results import Store
 
 _log = logging.getLogger(__name__)
 
 LOCKS = "locks"
 
-RunTask = Callable[[Store, Task, Splits, dict[str, Any]], None]
+RunTask = Callable[[Store, Task, Splits, Notes], None]
 
 
 @dataclass
@@ -57,7 +58,7 @@ def run(
 
     Args:
       checks: of the data of the tasks that are wanted; those that can't be read are counted as failed.
-      run_task: (store, task, splits, notes about the data): runs what isn't through of one.
+      run_task: (store, task, splits, what gives notes about the data): runs what isn't through of one.
       on_progress: called when a task is through.
       failed: gets task -> why of those that fail.
       debug: show tracebacks.
@@ -100,12 +101,12 @@ def _take(
             return False
         if check.differences:
             _log.warning("%s isn't VTAB's data: %s", task.name, "; ".join(check.differences))
-        run_task(store, task, splits, notes(plan, check))
+        run_task(store, task, splits, functools.cache(lambda: notes(plan, check)))
     except Preempted:
         raise
     except Exception as error:  # of data, model, numbers, memory or disk: the other tasks are unharmed
-        if jax.process_count() > 1 and not isinstance(error, UsageError | RunFailed):
-            raise  # perhaps of a lost process
+        if jax.process_count() > 1:
+            raise  # the others may not have failed, and wait for this one: all end, and start again
         if debug:
             traceback.print_exc()
         why = str(error) if isinstance(error, UsageError | RunFailed) else f"{type(error).__name__}: {error}"
@@ -146,6 +147,7 @@ def notes(plan: Plan, check: Check) -> dict[str, Any]:
         "data": check.place,
         "examples": check.counts,
         "train_examples": len(source),
+        "test_examples": check.test_count,
         "normalization": plan.normalization,
         "absent_classes": absent,
         "differences": list(check.differences),

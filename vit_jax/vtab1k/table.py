@@ -38,8 +38,13 @@ class Content:
         found = {}
         for name, score in self.scores.items():
             notes = list(score.finals[0]["differences"])
-            if score.finals[0]["absent_classes"]:
-                notes.append(f"{len(score.finals[0]['absent_classes'])} classes without a training image")
+            if absent := score.finals[0]["absent_classes"]:
+                notes.append(
+                    f"{len(absent)} {'class' if len(absent) == 1 else 'classes'} without a training image"
+                )
+            counts = {result["count"] for result in score.finals}
+            if counts != {score.finals[0]["test_examples"]}:
+                notes.append(f"{min(counts)} of {score.finals[0]['test_examples']} test images could be read")
             if notes:
                 found[name] = "; ".join(notes)
         return found
@@ -115,8 +120,8 @@ def about(content: Content) -> list[str]:
         "ours: the median of the final runs on 1000 training images, over the whole test split",
         *(f"* {TASKS[name].title}: {why}" for name, why in content.marks.items()),
     ]
-    if summary["missing"]:
-        out.append(f"{len(summary['missing'])} of 19 tasks are missing: no mean of the 19")
+    if missing := len(summary["missing"]):
+        out.append(f"{missing} of 19 tasks {'is' if missing == 1 else 'are'} missing: no mean of the 19")
     return out
 
 
