@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 
 from tests.tiny_job import FACTS, tiny_config
@@ -16,6 +17,15 @@ KEYS = {
     "attention", "softmax_dtype", "reason",
 }  # fmt: skip
 L16 = "--config=pretrain_i21k:L/16"
+
+
+@pytest.fixture(autouse=True)
+def _as_users_compile():
+    """The tests' precision, six passes for a float32 product, is not what a run has."""
+    before = jax.config.jax_default_matmul_precision
+    jax.config.update("jax_default_matmul_precision", None)
+    yield
+    jax.config.update("jax_default_matmul_precision", before)
 
 
 def run(capsys, *words):
