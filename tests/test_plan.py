@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from tests.tiny_job import FACTS, tiny_config
-from vit_jax import plan
+from vit_jax import plan, train
 from vit_jax.errors import RunFailed, UsageError
 from vit_jax.planning import report, search, topology
 
@@ -125,11 +125,24 @@ def test_candidates():
     assert len({str(c) for c in found}) == len(found)
     assert not any(c["model.scan"] and c["model.remat"] == "none" for c in found)
     assert {c["mesh.fsdp"] for c in found} == {1, 4, 16}
+    assert any(not c["model.scan"] for c in found)
+    config.model.depth = 24
+    assert all(c["model.scan"] for c in search.layouts(config, 16))
     config.global_batch = 64
     cut = list(search.batches(config, found[0], 16))
     assert [c.get("accum_steps") or c["global_batch"] for c in cut] == [2, 4, 128, 32]
     applied = search.applied(config, cut[0])
     assert applied.accum_steps == 2 and applied.mesh.replica == -1 and config.accum_steps == 1
+
+
+def test_train_warns_of_data_of_another_size(caplog):
+    config = tiny_config()
+    train._warn_of_another_size(config, 5)
+    config.data.train_examples = 5
+    train._warn_of_another_size(config, 5)
+    assert not caplog.records
+    train._warn_of_another_size(config, 6)
+    assert "has 6 images, data.train_examples says 5" in caplog.text
 
 
 # ---- the shipped configs, compiled for real slices

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from launch import local
+from launch import command, local
 from launch.command import RESTART_CODES
 from tests.launch.commands import ROOT, alive
 
@@ -246,3 +246,16 @@ def test_the_installed_command_starts_the_launchers_of_its_own_clone(tmp_path):
     )  # fmt: skip
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: unknown launcher 'loca' (did you mean 'local'?"), refused.stderr
+
+
+def test_the_exit_codes_are_those_of_the_commands():
+    """Launchers import nothing of vit_jax, so both sides state them."""
+    from vit_jax import distributed
+
+    ours = (
+        distributed.EXIT_OK,
+        distributed.EXIT_FAILED,
+        distributed.EXIT_REFUSED,
+        distributed.EXIT_PREEMPTED,
+    )
+    assert ours == (command.EXIT_OK, command.EXIT_FAILED, command.EXIT_REFUSED, command.EXIT_PREEMPTED)

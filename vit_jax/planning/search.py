@@ -11,17 +11,23 @@ from ml_collections import ConfigDict
 KEYS = ("model.scan", "model.remat", "mesh.fsdp", "accum_steps", "global_batch")
 
 
+_UNROLLED = 12
+
+
 def layouts(config: ConfigDict, devices: int) -> Iterator[dict[str, Any]]:
     """Remat, scan and FSDP sizes to try with the config's own batch; its own setting first.
 
-    A scan without remat is left out: it keeps every layer's activations, stacked.
+    Left out: a scan without remat, which keeps every layer's activations, stacked; and more than 12 unrolled layers
+    of a config that scans, which the compiler takes many minutes for.
     """
     own = {key: read(config, key) for key in KEYS[:3]}
     yield own
     seen = [own]
     recompute = [(True, "full"), (True, "dots"), (False, "none"), (False, "dots"), (False, "full")]
+    if config.model.scan and config.model.depth > _UNROLLED:
+        recompute = [(scan, remat) for scan, remat in recompute if scan]
     if not config.model.scan and config.model.remat == "none":
-        recompute = [pair for pair in recompute if pair[0] or pair[1] == "none"]
+        recompute = [(scan, remat) for scan, remat in recompute if scan or remat == "none"]
     for (scan, remat), fsdp in itertools.product(recompute, _fsdp_sizes(devices)):
         candidate = {"model.scan": scan, "model.remat": remat, "mesh.fsdp": fsdp}
         if candidate not in seen:
