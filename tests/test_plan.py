@@ -46,6 +46,8 @@ def run(capsys, *words):
         ((L16, "--topology=v5e"), "write v5e:16x16"),
         ((L16, "--topology=v5e:2x2"), "mesh replica -1 x fsdp 16"),
         ((L16, "--topology=v5e:4x4,v5e:4x8", "--search"), "one at a time"),
+        ((L16, "--topology=v5e:4x4", "--price-per-chip-hour=-1"), "give a price"),
+        ((L16, "--topology=v5e:4x4", "--price-per-chip-hour=nan"), "give a price"),
         ((L16, "--topology=v5e:4x4", "--config.num_classes=None"), "--config.num_classes"),
         (("--config=tiny_imagenet:nowhere", "--topology=cpu:8"), "nowhere.*--config.data.train_examples"),
         ((L16, "--topology=v5e:4x4", "--config.model.name=L/17"), "not a multiple of the patch size 17"),

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     places = topologies.parse(options.topology)
     if options.search and len(places) > 1:
         raise UsageError("--search with several topologies", "search on one at a time")
+    if options.price_per_chip_hour is not None and not 0 <= options.price_per_chip_hour < math.inf:
+        raise UsageError(f"--price-per-chip-hour={options.price_per_chip_hour}", "give a price, 0 or more")
     _use_cpu(places)
     facts = data_facts(config)
     inferred = {} if config.model.name else start.inferred_fields(start.read_init(config))
