@@ -73,7 +73,7 @@ def get_config(arg: str = "") -> ConfigDict:
     if protocol == "linear":
         config.vtab.method = "linear"
         config.vtab.seeds = 1
-        config.linear.l2 = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+        config.linear.l2 = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
     config.checkpoint.every_steps = 500
     config.checkpoint.every_minutes = 10.0

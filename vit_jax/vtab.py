@@ -25,7 +25,7 @@ from vit_jax.errors import RunFailed, UsageError, known_names
 from vit_jax.loop import Outcome
 from vit_jax.vtab1k import folder, runner, table, writing
 from vit_jax.vtab1k import plan as plan_lib
-from vit_jax.vtab1k.check import Check, check, how_to_prepare
+from vit_jax.vtab1k.check import Check, check
 from vit_jax.vtab1k.linear import Prober
 
 _log = logging.getLogger("vit_jax.vtab")  # by name: run as a command, __name__ is __main__
@@ -122,7 +122,7 @@ def _work(
     _log.info("images are normalised by %s (published scores differ by this)", plan.normalization)
     for one in wanted:
         if one.splits is None:
-            _log.warning("%s is left out: %s; %s", one.task.name, one.problem, how_to_prepare(one.task))
+            _log.warning("%s is left out: %s; %s", one.task.name, one.problem, one.remedy)
     failed: dict[str, str] = {}
 
     def show() -> table.Content | None:

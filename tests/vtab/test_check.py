@@ -1,6 +1,7 @@
 """`--check-data`: a line per task that says what was found, or how to get it; and the exit code."""
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -86,6 +87,21 @@ def test_what_cannot_be_read_is_named_and_never_raised(tmp_path, small_tasks, pr
     finally:
         shard.write_bytes(content)
     assert check(small_tasks["dmlab"], "").ready
+
+
+def test_a_set_in_another_format_is_to_be_converted(prepared, small_tasks):
+    info = prepared / "dtd" / "3.0.1" / "dataset_info.json"
+    content = info.read_text()
+    info.write_text(json.dumps(json.loads(content) | {"fileFormat": "tfrecord"}))
+    try:
+        line = check(small_tasks["dtd"], "").line()
+    finally:
+        info.write_text(content)
+    assert "is stored as tfrecord, not as array_record" in line and "download" not in line
+    assert (
+        f"tfds convert_format --dataset_version_dir={prepared}/dtd/3.0.1 --out_file_format=array_record "
+        "--out_dir=DIR/dtd/3.0.1, then set TFDS_DATA_DIR=DIR"
+    ) in line
 
 
 @pytest.mark.parametrize("word", ["cifar10", "kitti,dtdd"])

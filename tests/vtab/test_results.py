@@ -24,8 +24,9 @@ def case(golden):
 
 def _result(task, seed, accuracy, **more):
     return {"task": task, "trial": f"final-seed={seed}", "kind": "final", "accuracy": accuracy, "differences": [],
-            "absent_classes": [], "count": 100, "test_examples": 100, "lr": 0.01, "total_steps": 2500, "total_epochs": None,
-            "total_examples": None, "normalization": "value_range(-1, 1)", **more}  # fmt: skip
+            "absent_classes": [], "count": 100, "test_examples": 100, "lr": 0.01, "total_steps": 2500,
+            "total_epochs": None, "total_examples": None, "normalization": "value_range(-1, 1)",
+            **more}  # fmt: skip
 
 
 def _content(accuracies, missing, **more):

@@ -24,6 +24,10 @@ _INFO = "dataset_info.json"
 _DEFAULT_DIR = os.path.join("~", "tensorflow_datasets")
 
 
+class OtherFormat(UsageError):
+    """A data set that is prepared, but not as ArrayRecord."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How a record becomes an example. Picklable.
@@ -64,7 +68,7 @@ class TfdsCatalog(Catalog):
         self._builder = tfds.builder_from_directory(folder)
         info = self._builder.info
         if info.file_format is not tfds.core.FileFormat.ARRAY_RECORD:
-            raise UsageError(
+            raise OtherFormat(
                 f"{self.spec} in {folder} is stored as {info.file_format.value}, not as array_record",
                 f"convert it with: python -m vit_jax.prepare {self.spec} DESTINATION",
             )

@@ -9,6 +9,7 @@ import numpy as np
 from vit_jax import files
 from vit_jax.data import preprocess
 from vit_jax.data.decode import BadImage
+from vit_jax.data.source_tfds import OtherFormat
 from vit_jax.data.source_tfds import data_dir as tfds_dir
 from vit_jax.data.source_vtab import Splits, VtabCatalog
 from vit_jax.data.vtab_tasks import Task
@@ -25,7 +26,7 @@ class Check:
     """What was found of a task's data.
 
     Attributes:
-      splits: of the data; None: it can't be used, and `problem` says why.
+      splits: of the data; None: it can't be used, `problem` says why, `remedy` what to do.
       place: where it is.
       counts: examples by split.
       differences: in which it isn't VTAB's, such as "train 640, not 800". It can be used, but scores are no
@@ -38,6 +39,7 @@ class Check:
     counts: dict[str, int] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     problem: str = ""
+    remedy: str = ""
 
     @property
     def ready(self) -> bool:
@@ -47,13 +49,13 @@ class Check:
     @property
     def test_count(self) -> int:
         """Examples of the test split."""
-        return self.counts[self.splits.e] if self.splits.e in self.counts else self.task.test_count
+        return self.counts.get(self.splits.e, self.task.test_count)
 
     def line(self) -> str:
         """One line for `--check-data`."""
         name = f"{self.task.name:<20}"
         if self.splits is None:
-            return f"{name} missing  {self.problem}; {how_to_prepare(self.task)}"
+            return f"{name} missing  {self.problem}; {self.remedy}"
         counts = ", ".join(f"{split} {count}" for split, count in self.counts.items())
         what = f"{self.place}: {counts}, {self.task.num_classes} classes"
         if self.differences:
@@ -70,18 +72,20 @@ def check(task: Task, data_dir: str) -> Check:
         wanted = catalog.own_splits.expected
         wrong = tuple(f"{s} {counts[s]}, not {wanted[s]}" for s in wanted if counts[s] != wanted[s])
         if wrong and not catalog.is_own:
-            return Check(
-                task, problem=f"{catalog.place} has {', '.join(wrong)}: it isn't the set that VTAB cut"
-            )
+            why = f"{catalog.place} has {', '.join(wrong)}: it isn't the set that VTAB cut"
+            return Check(task, problem=why, remedy=how_to_prepare(task))
         if absent := catalog.absent:
             wrong += (f"{task.num_classes - absent} of {task.num_classes} classes have a folder",)
         for split in counts:
             _read_one(catalog, split)
+    except OtherFormat as error:
+        return Check(task, problem=error.what, remedy=how_to_convert(task))
     except (UsageError, BadImage) as error:
         why = error.what if isinstance(error, UsageError) else str(error)
-        return Check(task, problem=why)
+        return Check(task, problem=why, remedy=how_to_prepare(task))
     except Exception as error:  # whatever a half-prepared set or a foreign file makes a reader raise
-        return Check(task, problem=f"it can't be read: {type(error).__name__}: {files.line(error)}")
+        why = f"it can't be read: {type(error).__name__}: {files.line(error)}"
+        return Check(task, problem=why, remedy=how_to_prepare(task))
     return Check(task, catalog.place, catalog.own_splits, counts, wrong)
 
 
@@ -91,6 +95,15 @@ def _read_one(catalog: VtabCatalog, split: str) -> None:
     image = preprocess.parse("decode").host(example.image, None, example.name)
     if not image.size or not 0 <= int(np.asarray(example.label)) < catalog.task.num_classes:
         raise BadImage(example.name, f"label {example.label}, pixels {list(image.shape)}")
+
+
+def how_to_convert(task: Task) -> str:
+    """The command that makes ArrayRecord of what is prepared in another format."""
+    place = f"{task.builder}/{task.version}"
+    return (
+        f"convert: tfds convert_format --dataset_version_dir={tfds_dir()}/{place} "
+        f"--out_file_format=array_record --out_dir=DIR/{place}, then set TFDS_DATA_DIR=DIR"
+    )
 
 
 def how_to_prepare(task: Task) -> str:

@@ -60,7 +60,7 @@ def _result(
     notes: Notes,
     more: dict[str, Any],
 ) -> Result:
-    """The result of a trial: the one on disk, or that of a run which is begun or goes on here; `more` goes in too."""
+    """The result of a trial: the one on disk, or that of a run here, with `more` in it."""
     folder = plan.workdir / RUNS / task.name / trial.name
     if distributed.main_says(store.read(task.name, trial.name) is not None):
         found = store.read(task.name, trial.name)

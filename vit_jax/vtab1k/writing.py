@@ -8,7 +8,7 @@ from etils import epath
 
 from vit_jax.data.vtab_tasks import TASKS
 from vit_jax.vtab1k import page, table, trials
-from vit_jax.vtab1k.check import Check, how_to_prepare
+from vit_jax.vtab1k.check import Check
 from vit_jax.vtab1k.plan import Plan
 from vit_jax.vtab1k.results import SUMMARY, Store, Turn, write_whole
 
@@ -26,12 +26,12 @@ def content(plan: Plan, protocol: str, checks: dict[str, Check], failed: dict[st
     final = [trial.name for trial in trials.finals(plan.config, None)]
     scores = {name: score for name in TASKS if (score := store.score(name, final)) is not None}
     missing = {}
-    for name, task in TASKS.items():
+    for name in TASKS:
         if name in scores:
             continue
         done = store.done(name, final)
         if checks[name].splits is None:
-            missing[name] = f"{checks[name].problem}; {how_to_prepare(task)}"
+            missing[name] = f"{checks[name].problem}; {checks[name].remedy}"
         elif name in failed:
             missing[name] = f"{failed[name]}; the same command runs it again"
         elif done:
