@@ -64,6 +64,13 @@ EXTRAS = {
     ],
 }
 
+# The folder of configs and its subfolders, by the names that they have in the wheel.
+_HERE = Path(__file__).parent
+_CONFIGS = {
+    ".".join(("vit_jax", *folder.relative_to(_HERE).parts)): folder.relative_to(_HERE).as_posix()
+    for folder in sorted({path.parent for path in (_HERE / "configs").rglob("*.py")})
+}
+
 setup(
     name="vit_jax",
     version="0.1.0",
@@ -72,8 +79,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), "vit_jax.configs", "vit_jax.launch"],
-    package_dir={"vit_jax.configs": "configs", "vit_jax.launch": "launch"},
+    packages=[*find_packages(include=["vit_jax", "vit_jax.*"]), *_CONFIGS, "vit_jax.launch"],
+    package_dir={**_CONFIGS, "vit_jax.launch": "launch"},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["vit-jax=vit_jax.cli:main"]},

@@ -21,8 +21,8 @@ def test_shipped_name_and_path_are_the_same_config():
 
 def test_every_shipped_config_has_exactly_the_keys_of_base():
     known = set(config.keys(config.base_config()))
-    for path in config.shipped_configs().glob("[!_]*.py"):
-        assert set(config.keys(config.load(path.stem))) == known, path.name
+    for name in config.config_names():
+        assert set(config.keys(config.load(name))) == known, name
 
 
 def test_config_file_of_a_user_in_another_folder(tmp_path):
@@ -127,6 +127,27 @@ def test_configs_are_found_inside_the_package_of_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_PACKAGE", package)
     assert config.shipped_configs() == package / "configs"
     assert config.load("configs/quickstart.py").global_batch > 0
+
+
+def test_configs_of_subfolders_have_names_too(tmp_path, monkeypatch):
+    package = tmp_path / "vit_jax"
+    (package / "configs" / "small").mkdir(parents=True)
+    for name in ("base", "quickstart"):
+        shutil.copy(config.shipped_configs() / f"{name}.py", package / "configs")
+    shutil.copy(package / "configs" / "quickstart.py", package / "configs" / "small" / "study.py")
+    monkeypatch.setattr(config, "_PACKAGE", package)
+    monkeypatch.chdir(tmp_path)
+    assert config.config_names() == ["base", "quickstart", "small/study"]
+    for spec in ("small/study", "configs/small/study.py", f"{package}/configs/small/study.py"):
+        assert config.load(spec).to_dict() == config.load("quickstart").to_dict()
+    for spec, says in (
+        ("study", "did you mean 'small/study'"),
+        ("small/quickstart", "no shipped config"),
+        ("configs/study.py", "no config file 'configs/study.py'"),
+        ("small/study.py", "no config file"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            config.load(spec)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from vit_jax.data.sources import parse_spec
 from vit_jax.errors import UsageError
 from vit_jax.planning import topology
 
-NAMES = sorted(p.stem for p in config_lib.shipped_configs().glob("[!_]*.py"))
+NAMES = config_lib.config_names()
 EVALUATED = ("fewshot", "vtab")  # for vit_jax.evaluate and vit_jax.vtab
 RUNNABLE = [name for name in NAMES if name not in ("base", *EVALUATED)]
 NATURAL_SIZE = {"digits": 8, "idx": 28}  # of sources whose images need no resize

@@ -83,7 +83,7 @@ def test_models_know_only_jax_and_data_knows_no_jax():
 
 
 def test_configs_import_only_ml_collections_and_the_loader():
-    for path in (REPO / "configs").glob("*.py"):
+    for path in (REPO / "configs").rglob("*.py"):
         ours, others = imports_of(path)
         assert ours <= {"config", "errors"} and others - set(sys.stdlib_module_names) <= {"ml_collections"}, (
             path

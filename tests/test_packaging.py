@@ -32,8 +32,8 @@ def test_no_generic_name_lands_in_site_packages(wheel):
     top = {name.split("/")[0] for name in names}
     assert {t for t in top if not t.endswith(".dist-info")} == {"vit_jax"}
     for folder in ("configs", "launch"):
-        shipped = {Path(n).name for n in names if n.startswith(f"vit_jax/{folder}/")}
-        assert {p.name for p in (REPO / folder).glob("*.py")} <= shipped
+        ours = {p.relative_to(REPO).as_posix() for p in (REPO / folder).rglob("*.py")}
+        assert {f"vit_jax/{path}" for path in ours} <= set(names)
 
 
 def test_shipped_configs_work_from_another_folder(wheel, tmp_path):

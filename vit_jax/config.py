@@ -23,6 +23,12 @@ def shipped_configs() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
+def config_names() -> list[str]:
+    """Names of the shipped configs, those of subfolders too: `quickstart`, `tiny/data_size`, ..."""
+    folder = shipped_configs()
+    return sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("[!_]*.py"))
+
+
 def base_config() -> ConfigDict:
     """A fresh copy of `configs/base.py`: every key with its default, locked."""
     return _run_file(shipped_configs() / "base.py", None)
@@ -48,14 +54,15 @@ def _split_spec(spec: str) -> tuple[str, str, str]:
 
 
 def _find(name: str) -> Path:
-    shipped = sorted(p.stem for p in shipped_configs().glob("[!_]*.py"))
+    shipped = config_names()
     if name.endswith(".py"):
         path = Path(name)
         if path.is_file():
             return path
-        inside = shipped_configs() / path.name
-        if path.parent.name == "configs" and inside.is_file():
-            return inside  # `configs/quickstart.py` works from any directory
+        # `configs/quickstart.py` and `configs/tiny/data_size.py` work from any directory.
+        *_, tail = path.as_posix().rpartition("configs/")
+        if tail != path.as_posix() and tail.removesuffix(".py") in shipped:
+            return shipped_configs() / tail
         raise UsageError(f"no config file {name!r}", "shipped ones: " + ", ".join(shipped))
     if name not in shipped:
         raise UsageError(f"no shipped config {name!r}", known_names(name, shipped) + ", or give a path.py")
