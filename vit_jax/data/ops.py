@@ -220,7 +220,7 @@ class Pad(Op):
         return size and (size[0] + 2 * self.pixels, size[1] + 2 * self.pixels)
 
 
-OPS: dict[str, type[Op]] = {
+BASIC: dict[str, type[Op]] = {
     "resize": Resize,
     "resize_small": ResizeSmall,
     "central_crop": CentralCrop,
