@@ -17,7 +17,7 @@ LEVELS = [
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "records", "timing", "distributed", "workdir", "profile", "manifest", "views"},
     {"gathering", "optim", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export", "figures"},
-    {"evaluators", "checkpoint", "model_config", "metrics", "inspection"},
+    {"evaluators", "checkpoint", "model_config", "metrics", "inspection", "tasks"},
     {"job", "runs"},
     {"planning"},
     {"evaluation", "pretrained", "benchmarks"},

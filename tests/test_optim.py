@@ -13,6 +13,7 @@ from vit_jax.errors import UsageError
 from vit_jax.optim import decay_mask, decay_summary, make_optimizer
 from vit_jax.param_groups import ParamGroups, make_groups, split
 from vit_jax.schedules import make_schedule
+from vit_jax.tasks.classify import Classify
 
 BASE = {
     "name": "adam",
@@ -129,9 +130,9 @@ def test_five_steps_of_the_reference(golden, name):
     loss = losses.make_loss(
         "sigmoid_xent" if config["loss"] == "sigmoid_xent" else "softmax_xent", label_smoothing=0.0
     )
-    task = step.Task(
+    task = Classify(
         num_classes=config["num_classes"],
-        loss=loss,
+        train_loss=loss,
         eval_loss=loss,
         mixup_alpha=0.0,
         accum_steps=accum_steps,

@@ -33,6 +33,7 @@ from vit_jax.errors import UsageError
 from vit_jax.models import model_fields
 from vit_jax.models.features import check_representation
 from vit_jax.models.vit import ViT
+from vit_jax.tasks.classify import Classify
 
 PyTree = Any
 
@@ -200,9 +201,9 @@ def build_eval(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | No
     # Padding costs nothing but time, so any size will do: rounded up to a row for every shard.
     eval_batch += -eval_batch % sharding.data_shards(mesh)
     model = _model(config, facts, mesh)
-    task = step.Task(
+    task = Classify(
         num_classes=facts.num_classes,
-        loss=losses.make_loss(config.loss, label_smoothing=config.label_smoothing),
+        train_loss=losses.make_loss(config.loss, label_smoothing=config.label_smoothing),
         eval_loss=losses.make_loss(config.loss, label_smoothing=0.0),
         mixup_alpha=config.mixup_alpha,
         accum_steps=config.accum_steps,

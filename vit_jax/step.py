@@ -4,8 +4,8 @@
 in as callables.
 """
 
+import functools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -14,12 +14,13 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from vit_jax import losses, mixup
 from vit_jax.models.features import represent
 from vit_jax.param_groups import merge, split
 
 PyTree = Any
 Batch = dict[str, jax.Array]
+# The model with its parameters bound: (images, keywords of the model) -> logits, aux.
+Apply = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 
 # Purposes that random numbers are drawn for: key = fold_in(fold_in(seed, purpose), step).
 INIT, DROPOUT, MIXUP = range(3)
@@ -46,28 +47,35 @@ class TrainState:
     ema: PyTree = ()
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a step computes besides the model and the optimizer.
+class Task(Protocol):
+    """What a run learns: of a batch, what the model sees and what its answers should be. See vit_jax.tasks.
 
     Attributes:
-      num_classes: K.
-      loss: (logits [B, K], targets [B, K]) -> [B], with label smoothing; see losses.make_loss.
-      eval_loss: the same without smoothing.
-      mixup_alpha: of the Beta distribution; 0 turns mixup off.
       accum_steps: micro-batches per update.
-      seed: of dropout and mixup.
+      seed: of everything that is drawn in a step, dropout included.
       mean, std: per channel, in uint8 units: the model's input is (image - mean) / std.
     """
 
-    num_classes: int
-    loss: losses.Loss
-    eval_loss: losses.Loss
-    mixup_alpha: float
-    accum_steps: int
-    seed: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    @property
+    def accum_steps(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+
+    @property
+    def std(self) -> tuple[float, ...]: ...
+
+    def examples(self, batch: Batch, step: jax.Array) -> Batch:
+        """What the loss is a function of, for a step's global batch: arrays [B, ...], "mask" [B] among them."""
+
+    def loss(self, apply: Apply, examples: Batch) -> jax.Array:
+        """Loss of each example [B] float32, masked ones too."""
+
+    def sums(self, apply: Apply, batch: Batch, **options: Any) -> dict[str, jax.Array]:
+        """What evaluation adds up over the batches of a split, float32; masked rows don't count."""
 
 
 def purpose_key(seed: int, purpose: int, step: jax.Array | int) -> jax.Array:
@@ -151,9 +159,9 @@ def train_step(
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One optimizer update.
 
-    Order: normalise, mixup over the global batch, gradients (summed over micro-batches in float32), one clip and
-    one update on the mean gradient, then the average of the parameters. A non-finite loss or gradient leaves
-    parameters, average and optimizer state as they were and is counted.
+    Order: what the task makes of the global batch (normalisation, mixup ...), gradients (summed over micro-batches
+    in float32), one clip and one update on the mean gradient, then the average of the parameters. A non-finite
+    loss or gradient leaves parameters, average and optimizer state as they were and is counted.
 
     Args:
       state: before the update.
@@ -172,12 +180,8 @@ def train_step(
       The state after it, and float32 scalars: loss, lr, grad_norm (before clipping, without frozen parameters),
       param_norm (of all), skipped, skipped_in_a_row, examples.
     """
-    images = normalize(batch["image"], task)
-    targets = losses.to_targets(batch["label"], task.num_classes)
-    mask = batch["mask"]
-    if task.mixup_alpha > 0:
-        key = purpose_key(task.seed, MIXUP, state.step)
-        images, targets, mask = mixup.mixup(key, images, targets, mask, alpha=task.mixup_alpha)
+    examples = task.examples(batch, state.step)
+    mask = examples["mask"]
     count = jnp.maximum(mask.sum(), 1.0)
     dropout_key = purpose_key(task.seed, DROPOUT, state.step)
 
@@ -185,12 +189,11 @@ def train_step(
 
     def loss_fn(trained: PyTree, micro: Batch, key: jax.Array) -> jax.Array:
         params = gather_params(merge(trained, still))
-        logits, _ = model.apply({"params": params}, micro["image"], train=True, rngs={"dropout": key})
-        per_example = task.loss(logits, micro["target"])
+        apply = functools.partial(model.apply, {"params": params}, train=True, rngs={"dropout": key})
+        per_example = task.loss(apply, micro)
         return jnp.sum(per_example * micro["mask"]) / count  # a share of the global mean, so shares add up
 
-    whole = {"image": images, "target": targets, "mask": mask}
-    loss, grads = _accumulate(jax.value_and_grad(loss_fn), trained, whole, dropout_key, task.accum_steps,
+    loss, grads = _accumulate(jax.value_and_grad(loss_fn), trained, examples, dropout_key, task.accum_steps,
                               constrain_micro_batches)  # fmt: skip
     grads = constrain_params(grads)
 
@@ -270,10 +273,6 @@ def predict_step(params: PyTree, images: jax.Array, *, model: nn.Module, scale: 
     return model.apply({"params": params}, normalize(images, scale), train=False)[0]
 
 
-# Of the calibration error: equal widths, as in Guo et al. (arXiv 1706.04599).
-CALIBRATION_BINS = 15
-
-
 def features_step(
     params: PyTree, batch: Batch, *, model: nn.Module, scale: Scale, representation: str
 ) -> dict[str, jax.Array]:
@@ -291,51 +290,8 @@ def features_step(
 
 
 def eval_step(
-    params: PyTree, batch: Batch, *, model: nn.Module, task: Task, confusion: bool = False
+    params: PyTree, batch: Batch, *, model: nn.Module, task: Task, **options: Any
 ) -> dict[str, jax.Array]:
-    """Sums over the rows of a batch that count (mask 1), float32.
-
-    Args:
-      confusion: whether to count confusions too: K x K numbers.
-
-    Returns:
-      Scalars: correct: rows whose top class is (among) the label's; correct_top5: rows with one of it among the
-      five largest; loss: cross-entropy without smoothing; count: rows with a mask; labelled: of those, the rows
-      with at least one class (the denominator of the accuracies).
-      calibration [3, bins]: rows, sum of confidences (softmax of the top class), and correct rows by confidence.
-      class_count, class_correct [K]: rows of each class, and the correct ones among them; for class indices.
-      confusion [K, K]: rows of class i whose top class is j.
-    """
-    logits = predict_step(params, batch["image"], model=model, scale=task)
-    labels = batch["label"]
-    targets = losses.to_targets(labels, task.num_classes)
-    mask = batch["mask"]
-    correct, labelled = losses.top1_correct(logits, targets)
-    correct_top5, _ = losses.topk_correct(logits, targets, 5)
-    counted = labelled * mask
-    sums = {
-        "correct": jnp.sum(correct * mask),
-        "correct_top5": jnp.sum(correct_top5 * mask),
-        "labelled": jnp.sum(counted),
-        "loss": jnp.sum(task.eval_loss(logits, targets) * mask),
-        "count": jnp.sum(mask),
-        "calibration": _calibration(logits, correct, counted),
-    }
-    if labels.ndim == 1:
-        by_class = targets * mask[:, None]
-        sums["class_count"] = jnp.sum(by_class, axis=0)
-        sums["class_correct"] = jnp.sum(by_class * correct[:, None], axis=0)
-        if confusion:
-            best = jax.nn.one_hot(jnp.argmax(logits, axis=-1), task.num_classes)
-            sums["confusion"] = jnp.matmul(by_class.T, best, precision="highest")
-    return sums
-
-
-def _calibration(logits: jax.Array, correct: jax.Array, counted: jax.Array) -> jax.Array:
-    """[3, bins]: rows, confidence and correct rows, by bins of the confidence; a NaN counts in none."""
-    confidence = jnp.max(jax.nn.softmax(logits.astype(jnp.float32)), axis=-1)
-    place = jnp.clip((confidence * CALIBRATION_BINS).astype(jnp.int32), 0, CALIBRATION_BINS - 1)
-    known = ~jnp.isnan(confidence)
-    chosen = jax.nn.one_hot(place, CALIBRATION_BINS) * (counted * known)[:, None]
-    per_row = jnp.stack([jnp.ones_like(confidence), jnp.where(known, confidence, 0.0), correct])
-    return jnp.matmul(per_row, chosen, precision="highest")
+    """Sums over the rows of a batch that count (mask 1), as the task defines them."""
+    apply = functools.partial(model.apply, {"params": params}, train=False)
+    return task.sums(apply, batch, **options)

@@ -25,6 +25,7 @@ def results(mesh, batch, cache):
     from vit_jax.evaluators.linear import LinearProbe
     from vit_jax.evaluators.multilabel import MultiLabel
     from vit_jax.evaluators.probes import Methods, Probe
+    from vit_jax.tasks.classify import Classify
 
     rng = np.random.default_rng(0)
     labels, classes = rng.integers(0, 7, 103), tuple("abcdefg")
@@ -35,7 +36,7 @@ def results(mesh, batch, cache):
     multi = NumberedSource(several, classes)
     state = state_of(table, mesh)
     loss = losses.make_loss("softmax_xent", label_smoothing=0.0)
-    task = step.Task(7, loss, loss, 0.0, 1, 0, Scale.mean, Scale.std)
+    task = Classify(7, loss, loss, 0.0, 1, 0, Scale.mean, Scale.std)
     eval_step = jax.jit(
         lambda params, batch: step.eval_step(params, batch, model=Lookup(), task=task),
         out_shardings=sharding.replicated(mesh),

@@ -11,6 +11,7 @@ from vit_jax import job as job_lib
 from vit_jax import losses, sharding, step
 from vit_jax.data import pipeline, prefetch
 from vit_jax.evaluators.classification import Classification
+from vit_jax.tasks.classify import Classify
 
 N, TOP1, LOSS = 103, 52, 1.312613
 
@@ -44,9 +45,9 @@ def case(golden):
 
 def _evaluate(case, batch, mesh):
     logits, labels = case
-    task = step.Task(
+    task = Classify(
         num_classes=7,
-        loss=losses.make_loss("softmax_xent", label_smoothing=0.0),
+        train_loss=losses.make_loss("softmax_xent", label_smoothing=0.0),
         eval_loss=losses.make_loss("softmax_xent", label_smoothing=0.0),
         mixup_alpha=0.0,
         accum_steps=1,
