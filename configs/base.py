@@ -109,7 +109,7 @@ def get_config() -> ConfigDict:
 
     # ---- optimizer
     c.optim = ConfigDict()
-    c.optim.name = "adam"  # adam (with decoupled decay: AdamW) | sgd
+    c.optim.name = "adam"  # adam (with decoupled decay: AdamW) | adafactor (of Scaling ViT) | sgd
     c.optim.lr = 1e-3  # peak
     c.optim.wd = 0.0
     c.optim.wd_mode = "lr_scaled"  # lr_scaled: decays by lr(t) wd | absolute: by wd lr(t) / peak
@@ -117,11 +117,13 @@ def get_config() -> ConfigDict:
     # (regex, multiplier) pairs of parameters with another decay than wd; the first match counts, over wd_mask.
     c.optim.wd_mults = ()
     c.optim.clip_norm = placeholder(float)  # global norm of the mean gradient; None: no clipping
-    c.optim.b1 = 0.9  # adam
-    c.optim.b2 = 0.999
-    c.optim.eps = 1e-8
+    c.optim.b1 = 0.9  # adam, adafactor
+    c.optim.b2 = 0.999  # adam
+    c.optim.eps = 1e-8  # adam
+    c.optim.b2_cap = 0.999  # adafactor: its second moment decays by min(b2_cap, 1 - t^-0.8)
+    c.optim.factor_min_dim = 32  # adafactor: factors parameters whose two longest axes are at least so long
     c.optim.momentum = 0.9  # sgd
-    c.optim.momentum_dtype = "float32"  # of adam's first moment or sgd's buffer: float32 | bfloat16
+    c.optim.momentum_dtype = "float32"  # of the first moment or sgd's buffer: float32 | bfloat16
     # A regex must match whole paths, such as encoder/block_0/mlp/fc1/kernel; one that matches none is refused.
     # Frozen: no gradient, no part in the norms, no decay, no optimizer state. All but the head: (?!head/).*
     c.optim.frozen = ""  # regex of the parameter paths that stay as they are; "": none
@@ -135,8 +137,9 @@ def get_config() -> ConfigDict:
     # starting parameters on. None: off; the paper fine-tunes on ImageNet with 0.9999. Evaluated besides the
     # parameters, as eval/<name>_ema/...; saved with them.
     c.ema_decay = placeholder(float)
-    c.schedule = "cosine"  # cosine | linear | rsqrt | stair | constant, after the warm-up
-    c.schedule_end_lr = 0.0  # where linear ends (the paper: 1e-5)
+    c.schedule = "cosine"  # cosine | linear | polynomial | rsqrt | stair | constant, after the warm-up
+    c.schedule_end_lr = 0.0  # where linear and polynomial end (the paper: 1e-5)
+    c.schedule_power = 2.0  # of polynomial: (1 - progress)^power
     c.schedule_timescale_steps = 10_000  # of rsqrt
     c.schedule_stairs = (0.3, 0.6, 0.9)  # of stair: where in the run, 0 to 1, the rate is multiplied
     c.schedule_stair_factor = 0.1  # by this, each time

@@ -229,6 +229,7 @@ def schedule_of(config: ConfigDict, facts: DataFacts) -> tuple[schedules.Schedul
         warmup_steps=in_steps(config, facts, config, "warmup") or 0,
         cooldown_steps=in_steps(config, facts, config, "cooldown") or 0,
         linear_end=config.schedule_end_lr,
+        power=config.schedule_power,
         timescale=config.schedule_timescale_steps,
         **_stairs(config, total),
     )

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from vit_jax.adafactor import scale_by_adafactor
 from vit_jax.errors import UsageError, known_names
 from vit_jax.param_groups import Multiplier, Pairs, first_match, matching, path_name, paths_of
 
-OPTIMIZERS = ("adam", "sgd")
+OPTIMIZERS = ("adafactor", "adam", "sgd")
 WD_MODES = ("lr_scaled", "absolute")
 MOMENTUM_DTYPES = ("float32", "bfloat16")
 
@@ -32,6 +33,8 @@ def make_optimizer(
     eps: float,
     momentum: float,
     momentum_dtype: str,
+    b2_cap: float,
+    factor_min_dim: int,
     wd_mults: Pairs = (),
     multipliers: Mapping[str, Multiplier] | None = None,
 ) -> optax.GradientTransformation:
@@ -40,7 +43,7 @@ def make_optimizer(
     Frozen ones aren't in any of the three trees (param_groups.split).
 
     Args:
-      name: "adam" (bias-corrected, decay decoupled: AdamW) or "sgd" (heavy ball).
+      name: "adam" (bias-corrected, decay decoupled: AdamW), "adafactor" (see there) or "sgd" (heavy ball).
       schedule: learning rate by optimizer step, the first step being 0.
       lr: the schedule's peak. Used by `wd_mode="absolute"` only.
       wd: weight decay, decoupled from the direction.
@@ -48,10 +51,11 @@ def make_optimizer(
         "absolute": w -= lr(t) / lr * wd * w. Paper 0.1 at lr 1e-3 is absolute 1e-4.
       wd_mask: regex of the whole path ("encoder/block_0/mlp/fc1/kernel") of parameters that decay.
       clip_norm: largest global norm of the gradient that reaches the optimizer; None doesn't clip.
-      b1, b2, eps: Adam's.
+      b1: of the first moment of Adam and Adafactor. b2, eps: Adam's.
       momentum: SGD's.
-      momentum_dtype: "float32" or "bfloat16" storage of Adam's first moment or SGD's buffer. In bfloat16
+      momentum_dtype: "float32" or "bfloat16" storage of the first moment or of SGD's buffer. In bfloat16
         optax rounds the decay constant too: 0.9 acts as 0.8984.
+      b2_cap, factor_min_dim: Adafactor's.
       wd_mults: (regex, multiplier) pairs of parameters that decay by another weight decay than `wd`, whether
         `wd_mask` matches them or not; the first match counts.
       multipliers: path -> factor on the learning rate (param_groups.ParamGroups). In wd_mode "lr_scaled" it acts
@@ -67,17 +71,28 @@ def make_optimizer(
         raise UsageError(f"optim.clip_norm is {clip_norm}", "give a positive norm, or None not to clip")
     if not wd >= 0:
         raise UsageError(f"optim.wd is {wd}", "give 0 or a positive number")
-    for key, decay in (("b1", b1), ("b2", b2), ("momentum", momentum)):
+    for key, decay in (("b1", b1), ("b2", b2), ("b2_cap", b2_cap), ("momentum", momentum)):
         if not 0 <= decay < 1:
             raise UsageError(f"optim.{key} is {decay}", "give a number in [0, 1)")
     if not eps > 0:  # 0 / 0 wherever a gradient is zero
         raise UsageError(f"optim.eps is {eps}", "give a positive number")
+    if factor_min_dim < 1:
+        raise UsageError(f"optim.factor_min_dim is {factor_min_dim}", "give at least 1")
     if wd and wd_mode == "absolute" and not lr > 0:
         raise UsageError(f"optim.lr is {lr} with optim.wd_mode='absolute'", "give a positive lr")
 
     chain = [optax.clip_by_global_norm(clip_norm)] if clip_norm is not None else []
     if name == "adam":
         chain.append(optax.scale_by_adam(b1, b2, eps, mu_dtype=jnp.dtype(momentum_dtype)))
+    elif name == "adafactor":
+        chain.append(
+            scale_by_adafactor(
+                b1=b1,
+                b2_cap=b2_cap,
+                factor_min_dim=factor_min_dim,
+                momentum_dtype=jnp.dtype(momentum_dtype),
+            )
+        )
     else:
         chain.append(optax.trace(momentum, accumulator_dtype=jnp.dtype(momentum_dtype)))
     scale = [_scale_by_multipliers(multipliers)] if multipliers else []

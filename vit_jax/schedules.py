@@ -115,7 +115,7 @@ def _decay(
         return lambda s: linear_end + (peak - linear_end) * remaining(s)
     if name == "polynomial":
         if power is None or not power > 0:
-            raise UsageError(f"schedule 'polynomial' has power {power}", "give a positive power")
+            raise UsageError(f"schedule_power is {power}", "give a positive number")
         return lambda s: linear_end + (peak - linear_end) * remaining(s) ** power
     if name == "rsqrt":
         if timescale is None or not timescale > 0:

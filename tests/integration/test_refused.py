@@ -132,7 +132,7 @@ def results(tmp_path_factory, golden, command):
 
 EXPECTED = {
     "optim.wieght_decay=0.1": ["wieght_decay", "did you mean"],
-    "optimizer=admw": ["'admw'", "known: adam, sgd"],
+    "optimizer=admw": ["'admw'", "known: adafactor, adam, sgd"],
     "model=ViT-Q/16": ["ViT-Q/16", "did you mean", "So400m"],
     "total_steps=0": ["total_steps"],
     "warmup_steps=-1": ["warmup_steps", "-1"],
