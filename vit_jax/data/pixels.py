@@ -80,6 +80,13 @@ def grey(image: np.ndarray) -> np.ndarray:
     return levels.astype(np.uint8)[..., None]
 
 
+def luma(image: np.ndarray) -> np.ndarray:
+    """Grey levels uint8 [H, W, 1], rounded: OpenCV's, and Pillow's to a level; `grey` has TensorFlow's."""
+    if image.shape[2] == 1:
+        return image
+    return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None]
+
+
 def color(image: np.ndarray, factor: float) -> np.ndarray:
     """Blends the grey levels (0) with the image (1)."""
     return blend(grey(image), image, factor)
@@ -97,6 +104,11 @@ def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
     inner = image[1:-1, 1:-1]
     out[1:-1, 1:-1] = blend((total + 4 * inner.astype(np.uint16)) // 13, inner, factor)
     return out
+
+
+def gaussian_blur(image: np.ndarray, sigma: float) -> np.ndarray:
+    """Gaussian filter of `sigma` pixels; beyond the edge, the edge's pixels go on."""
+    return cv2.GaussianBlur(image, (0, 0), sigma, borderType=cv2.BORDER_REPLICATE).reshape(image.shape)
 
 
 def autocontrast(image: np.ndarray) -> np.ndarray:

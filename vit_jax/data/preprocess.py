@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vit_jax.data.augment import AUGMENT
 from vit_jax.data.decode import BadImage, decode_image, to_channels
 from vit_jax.data.dialect import Call, last_step, parse_calls
 from vit_jax.data.ops import BASIC, CentralCrop, Op, ResizeSmall, ResizeSmallCentralCrop, Size
 from vit_jax.data.randaug import RandAug
 from vit_jax.errors import UsageError, known_names
 
-OPS: dict[str, type[Op]] = {**BASIC, "randaug": RandAug}
+OPS: dict[str, type[Op]] = {**BASIC, "randaug": RandAug, **AUGMENT}
 
 
 @dataclass(frozen=True)
