@@ -17,7 +17,7 @@ LEVELS = [
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "records", "timing", "distributed", "workdir", "profile", "manifest", "views"},
     {"adafactor", "gathering", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export",
-     "figures"},
+     "figures", "preparing"},
     {"optim", "evaluators", "checkpoint", "model_config", "metrics", "inspection", "tasks"},
     {"job", "runs"},
     {"planning"},
@@ -25,7 +25,7 @@ LEVELS = [
     {"loop", "start", "trained"},
     {"predictor", "sweep", "summary", "report"},
     {"vtab1k"},
-    {"train", "evaluate", "predict", "convert", "bench", "plan", "visualize"},
+    {"train", "evaluate", "predict", "convert", "bench", "plan", "visualize", "prepare"},
     {"vtab"},
 ]  # fmt: skip
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "predict": "vit_jax.predict",
     "visualize": "vit_jax.visualize",
     "convert": "vit_jax.convert",
+    "prepare": "vit_jax.prepare",
     "plan": "vit_jax.plan",
     "bench": "vit_jax.bench",
     "launch": "vit_jax.launch",

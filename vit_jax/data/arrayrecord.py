@@ -9,6 +9,10 @@ A record is a msgpack map:
   label  class index, or a list of class indices in a multi-label set
   name   where the example came from
 
+Of every split the manifest has `count`, `class_counts`, `multi_label`, and of every shard `file` and `count`; from
+`prepare` also `bytes` and `sha256`. `order` says how examples lie in the shards: "dealt" (example i in shard
+i % shards) or "contiguous" (one shard after the other). Version 1 had no `order`: dealt.
+
 The manifest is written last; a folder without one is an unfinished copy.
 """
 
@@ -24,10 +28,12 @@ from vit_jax.data.source import Example
 from vit_jax.errors import UsageError
 
 FORMAT = "vit_jax.arrayrecord"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
-# One record per group: single examples are read alone. Images are compressed already.
-_WRITER_OPTIONS = "group_size:1,uncompressed"
+DEALT, CONTIGUOUS = "dealt", "contiguous"
+# One record per group: single examples are read alone. Images are compressed already. With these options equal
+# records give equal files (`max_parallelism` is what array_record would choose by itself).
+WRITER_OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
 
 
 def encode_record(example: Example) -> bytes:
@@ -45,16 +51,21 @@ def encode_record(example: Example) -> bytes:
         record["label"] = np.flatnonzero(example.label).tolist()
     else:
         record["label"] = int(example.label)
-    return msgpack.packb(record)
+    return msgpack.packb(record, unicode_errors="surrogateescape")  # names of files are any bytes
 
 
 def decode_record(data: bytes) -> tuple[bytes | np.ndarray, int | list[int], str]:
     """(image, own class index or indices, name) of a record."""
-    record = msgpack.unpackb(data)
+    record = msgpack.unpackb(data, unicode_errors="surrogateescape")
     image = record["image"]
     if "shape" in record:
         image = np.frombuffer(image, np.uint8).reshape(record["shape"])
     return image, record["label"], record["name"]
+
+
+def shard_name(index: int, num_shards: int) -> str:
+    """The file of a shard, in the folder of its split."""
+    return f"{index:05d}-of-{num_shards:05d}.array_record"
 
 
 def write_split(
@@ -74,9 +85,9 @@ def write_split(
     """
     folder = os.path.join(root, split)
     os.makedirs(folder, exist_ok=True)
-    names = [f"{i:05d}-of-{num_shards:05d}.array_record" for i in range(num_shards)]
+    names = [shard_name(i, num_shards) for i in range(num_shards)]
     writers = [
-        array_record_module.ArrayRecordWriter(os.path.join(folder, name), _WRITER_OPTIONS) for name in names
+        array_record_module.ArrayRecordWriter(os.path.join(folder, name), WRITER_OPTIONS) for name in names
     ]
     counts, class_counts = [0] * num_shards, np.zeros(num_classes, np.int64)
     multi_label = False
@@ -94,15 +105,30 @@ def write_split(
             writer.close()
     return {
         "count": sum(counts),
+        "order": DEALT,
         "shards": [{"file": name, "count": count} for name, count in zip(names, counts, strict=True)],
         "class_counts": class_counts.tolist(),
         "multi_label": multi_label,
     }
 
 
-def write_manifest(root: str, classes: Sequence[str], splits: Mapping[str, dict]) -> None:
-    """Completes a data set: class names in label order, and what `write_split` returned for each split."""
+def write_manifest(
+    root: str,
+    classes: Sequence[str],
+    splits: Mapping[str, dict],
+    made_from: Mapping[str, object] | None = None,
+) -> None:
+    """Completes a data set.
+
+    Args:
+      root: its folder.
+      classes: names in label order.
+      splits: name -> what `write_split` returned.
+      made_from: what `prepare` notes of the source and its options.
+    """
     manifest = {"format": FORMAT, "version": VERSION, "classes": list(classes), "splits": dict(splits)}
+    if made_from is not None:
+        manifest["made_from"] = dict(made_from)
     path = os.path.join(root, MANIFEST)
     with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(manifest, file, ensure_ascii=False, indent=1)
@@ -128,10 +154,8 @@ def read_manifest(root: str) -> dict:
         ) from None
     except (OSError, ValueError) as e:
         raise UsageError(f"{path} can't be read: {e}", "prepare the data set again") from e
-    if not isinstance(manifest, dict) or (manifest.get("format"), manifest.get("version")) != (
-        FORMAT,
-        VERSION,
-    ):
+    known = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    if not known or manifest.get("version") not in (1, VERSION):
         raise UsageError(
             f"{path} isn't a manifest of {FORMAT} version {VERSION}", "prepare the data set again"
         )

@@ -10,7 +10,7 @@ import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from vit_jax import files
-from vit_jax.data.arrayrecord import MANIFEST, decode_record, read_manifest
+from vit_jax.data.arrayrecord import CONTIGUOUS, DEALT, MANIFEST, decode_record, read_manifest
 from vit_jax.data.decode import BadImage
 from vit_jax.data.source import Catalog, ClassMap, Example, Source
 from vit_jax.errors import UsageError
@@ -47,6 +47,10 @@ class ArrayRecordSource(Source):
         self._map.warn_absent(np.asarray(entry["class_counts"]), where)
         self.classes = self._map.classes
         self.multi_label = bool(entry["multi_label"])
+        order = entry["order"] if manifest["version"] > 1 else DEALT
+        if order not in (DEALT, CONTIGUOUS):
+            raise UsageError(f"{where} has the order {order!r}", f"known: {DEALT}, {CONTIGUOUS}")
+        self._dealt = order == DEALT
         shards = [s for s in entry["shards"] if s["count"]]
         self._paths = [os.path.join(root, split, s["file"]) for s in shards]
         self._shards = len(entry["shards"])
@@ -67,8 +71,9 @@ class ArrayRecordSource(Source):
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        # Example i was written to shard i % shards, as its record i // shards.
-        place = int(self._starts[index % self._shards]) + index // self._shards
+        place = index
+        if self._dealt:  # example i was written to shard i % shards, as its record i // shards
+            place = int(self._starts[index % self._shards]) + index // self._shards
         try:
             image, own, name = decode_record(self._records[place])
         except (ValueError, KeyError, RuntimeError) as e:

@@ -89,9 +89,14 @@ def open_source(spec: str, *, default_split: str, classes: Sequence[str] | None 
         expression = default_split
         if not catalog.has(default_split) and catalog.splits == ("all",):
             expression = "all"
+    return open_split(catalog, name, expression, classes)
+
+
+def open_split(catalog: Catalog, name: str, expression: str, classes: Sequence[str] | None) -> Source:
+    """Opens a split expression of a data set; `name` is what messages call the set. Else as `open_source`."""
     terms = _expand(catalog, parse_split(expression), name)
     whole: dict[str, Source] = {}
-    for split in sorted({t.name for t in terms}, key=_train_first):
+    for split in sorted({t.name for t in terms}, key=train_first):
         whole[split] = catalog.open(split, classes)
         classes = whole[split].classes
     ranges = []
@@ -107,7 +112,8 @@ def open_source(spec: str, *, default_split: str, classes: Sequence[str] | None 
     return SourceView(name, expression, ranges)
 
 
-def _train_first(split: str) -> tuple[bool, str]:
+def train_first(split: str) -> tuple[bool, str]:
+    """Sorts names of splits: `train` gives the class map, so it is opened first."""
     return split != "train", split
 
 
@@ -118,7 +124,7 @@ def _expand(catalog: Catalog, terms: Sequence[Term], name: str) -> list[Term]:
         if catalog.has(term.name):
             out.append(term)
         elif term.name == "all":
-            out += [Term(s, term.start, term.stop) for s in sorted(catalog.splits, key=_train_first)]
+            out += [Term(s, term.start, term.stop) for s in sorted(catalog.splits, key=train_first)]
         else:
             raise UsageError(f"data {name}: no split {term.name!r}", catalog.remedy())
     return out
