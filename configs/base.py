@@ -87,6 +87,8 @@ def get_config() -> ConfigDict:
     # ---- data: SOURCE[@SPLIT]; a bare split expression means the source of data.train
     # Sources: digits | folder:PATH | idx:PATH | cifar10:PATH | cifar100:PATH | arrayrecord:PATH |
     # tfds:NAME[/CONFIG][:VERSION] | vtab:TASK[:DIR]
+    # Splits: train, train[:90%] (as stored), train{10%} (a random share, the same in every run; holds {3%}),
+    # train{10%-stratified}, train{10%#1} (another draw), train{:90%} and train{90%:} (disjoint).
     c.data = ConfigDict()
     c.data.train = "digits@train"
     c.data.val = ""  # evaluated as eval/val/...; "": none

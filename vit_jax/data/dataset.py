@@ -19,7 +19,8 @@ EVAL_SPLITS = ("val", "test")
 # What data sets call the split of a name, in order of preference.
 _ALIASES = {"val": ("val", "validation", "valid"), "test": ("test",)}
 
-_BARE_SPLIT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?(\+[A-Za-z_]\w*(\[[^\]]*\])?)*")
+_BARE_TERM = r"[A-Za-z_]\w*(\[[^\]]*\])?(\{[^{}]*\})?"
+_BARE_SPLIT = re.compile(rf"{_BARE_TERM}(\+{_BARE_TERM})*")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ _ROUNDS = 12
 
 _PURPOSE_ORDER = 1
 _PURPOSE_AUGMENT = 2
+_PURPOSE_SHARE = 3
 
 
 def _mix(x: int) -> int:
@@ -65,19 +66,42 @@ def example_index(seed: int, position: np.ndarray | int, n: int) -> np.ndarray:
     Raises:
         ValueError: for n out of range or a negative position.
     """
+    return _shuffled(_key(seed, _PURPOSE_ORDER), position, n)
+
+
+def share_order(seed: int, n: int) -> np.ndarray:
+    """int64 [n]: all examples of a source in the order in which random shares take them (see `shares`)."""
+    return _shuffled(_key(seed, _PURPOSE_SHARE), np.arange(n), n)
+
+
+def share_place(seed: int, rank: int, n: int) -> int:
+    """`share_order(seed, n)[rank]` for 0 <= rank < n, in a few microseconds and no memory."""
+    rows, columns = _grid(n)
+    key, value = _mix(_key(seed, _PURPOSE_SHARE)), rank
+    while True:
+        row, column = divmod(value, columns)
+        for i in range(_ROUNDS):
+            fixed = column if i % 2 == 0 else row
+            noise = _mix(((fixed * _ROUNDS + i + 1) * _GOLDEN + key) & _MASK)
+            if i % 2 == 0:
+                row = (row + noise % rows) % rows
+            else:
+                column = (column + noise % columns) % columns
+        value = row * columns + column
+        if value < n:
+            return value
+
+
+def _shuffled(key: int, position: np.ndarray | int, n: int) -> np.ndarray:
+    """`example_index` with a key for the seed and the purpose."""
     if not 1 <= n <= 1 << 62:
         raise ValueError(f"n must be in 1 ... 2**62, got {n}")
     position = np.asarray(position, np.int64)
     if position.size and position.min() < 0:
         raise ValueError(f"positions must be >= 0, got {position.min()}")
     epoch, inside = np.divmod(position.reshape(-1), n)
-
-    # A grid of rows x columns cells, the smallest near-square one that holds n: less than 2 sqrt(n) + 1 cells
-    # are superfluous, so walking is rare for large n and short for small.
-    rows = isqrt(n - 1) + 1
-    columns = -(-n // rows)
-
-    epoch_key = epoch.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, _PURPOSE_ORDER))
+    rows, columns = _grid(n)
+    epoch_key = epoch.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
     _mix_array(epoch_key)
     value = _permute(inside.astype(np.uint64), epoch_key, rows, columns)
     outside = np.flatnonzero(value >= n)
@@ -85,6 +109,15 @@ def example_index(seed: int, position: np.ndarray | int, n: int) -> np.ndarray:
         value[outside] = _permute(value[outside], epoch_key[outside], rows, columns)
         outside = outside[value[outside] >= n]
     return value.astype(np.int64).reshape(position.shape)
+
+
+def _grid(n: int) -> tuple[int, int]:
+    """Rows and columns of the smallest near-square grid that holds n.
+
+    Less than 2 sqrt(n) + 1 cells are superfluous, so walking is rare for large n and short for small.
+    """
+    rows = isqrt(n - 1) + 1
+    return rows, -(-n // rows)
 
 
 def _permute(value: np.ndarray, key: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -10,12 +10,15 @@
 | `tfds` | NAME[/CONFIG][:VERSION], prepared on disk as ArrayRecord |
 | `vtab` | TASK[:DIR]: a task of VTAB-1k, of DIR/TASK or prepared as for `tfds` |
 
-SPLIT is an expression as in TFDS (see `splits`); `all` means every split, `train` first.
+SPLIT is an expression as in TFDS (see `splits`); `all` means every split, `train` first. Braces take a random share
+of it: `train{10%}` (see `shares`).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from vit_jax.data.shares import take_share
 from vit_jax.data.source import Catalog, Example, Source, SourceView
 from vit_jax.data.source_arrayrecord import ArrayRecordCatalog
 from vit_jax.data.source_cifar import Cifar10Catalog, Cifar100Catalog
@@ -99,17 +102,26 @@ def open_split(catalog: Catalog, name: str, expression: str, classes: Sequence[s
     for split in sorted({t.name for t in terms}, key=train_first):
         whole[split] = catalog.open(split, classes)
         classes = whole[split].classes
-    ranges = []
-    for term in terms:
-        start, stop = term.range(len(whole[term.name]))
-        if start < stop:
-            ranges.append((whole[term.name], start, stop))
+    ranges = [part for term in terms if (part := _part(whole[term.name], term)) is not None]
     if not ranges:
         sizes = ", ".join(f"{split} has {len(source)}" for split, source in whole.items())
         raise UsageError(f"data {name}: empty split {expression!r}", f"{sizes} examples")
-    if len(ranges) == 1 and ranges[0][1:] == (0, len(ranges[0][0])):
+    if len(ranges) == 1 and ranges[0][0] in whole.values() and ranges[0][1:] == (0, len(ranges[0][0])):
         return ranges[0][0]
     return SourceView(name, expression, ranges)
+
+
+def _part(source: Source, term: Term) -> tuple[Source, int, int] | None:
+    """What a term takes of its split, as a range of a source; None: nothing."""
+    start, stop = term.range(len(source))
+    if start == stop:
+        return None
+    if term.share is None:
+        return source, start, stop
+    if (start, stop) != (0, len(source)):
+        source = SourceView(source.spec, term.name, [(source, start, stop)])
+    share = take_share(source, term.share)
+    return None if share is None else (share, 0, len(share))
 
 
 def train_first(split: str) -> tuple[bool, str]:
@@ -124,7 +136,7 @@ def _expand(catalog: Catalog, terms: Sequence[Term], name: str) -> list[Term]:
         if catalog.has(term.name):
             out.append(term)
         elif term.name == "all":
-            out += [Term(s, term.start, term.stop) for s in sorted(catalog.splits, key=train_first)]
+            out += [replace(term, name=s) for s in sorted(catalog.splits, key=train_first)]
         else:
             raise UsageError(f"data {name}: no split {term.name!r}", catalog.remedy())
     return out
