@@ -1,36 +1,93 @@
-"""Every shipped config: documented, buildable at full size, and able to step on a shrunken model."""
+"""Every shipped config: documented, buildable at full size with every argument, and able to step when shrunken.
+
+To add a config: a line in ARGUMENTS with the arguments that a user may give (or in EVALUATED, if it isn't for
+`train`). If it combines model family, loss, optimizer and device-side augmentation as none of STEPS does, the tests
+say so: add one such argument to STEPS, which compiles it.
+"""
 
 import ast
+import itertools
+import json
 import re
 
 import jax
 import numpy as np
 import pytest
 
+from tests.shrunken import batch_of, facts_of, name_of, shrink
 from vit_jax import config as config_lib
 from vit_jax import job as job_lib
+from vit_jax import optim
 from vit_jax.data import preprocess
-from vit_jax.data.dataset import DataFacts
-from vit_jax.data.sources import parse_spec
 from vit_jax.errors import UsageError
+from vit_jax.models import variants
+from vit_jax.param_groups import split
 from vit_jax.planning import topology
 
 NAMES = config_lib.config_names()
 EVALUATED = ("fewshot", "vtab")  # for vit_jax.evaluate and vit_jax.vtab
 RUNNABLE = [name for name in NAMES if name not in ("base", *EVALUATED)]
-NATURAL_SIZE = {"digits": 8, "idx": 28}  # of sources whose images need no resize
 
 
-def _facts(config):
-    """As the data would say, without having it; long enough for any warm-up."""
-    train = preprocess.parse(config.data.preprocess_train)
-    kind = parse_spec(config.data.train)[0]
-    height, width = train.output_size or (NATURAL_SIZE[kind], NATURAL_SIZE[kind])
-    mean, std = train.normalize
-    shape = (height, width, train.channels)
-    examples = 60_000 if config.data.train_examples is None else config.data.train_examples
-    classes = 10 if config.num_classes is None else config.num_classes
-    return DataFacts(examples, classes, shape, (), tuple(map(float, mean)), tuple(map(float, std)))
+def product(*words):
+    """Arguments with one word of each group: product(("B/16", "L/16"), ("", "epochs=30"))."""
+    return [",".join(filter(None, chosen)) for chosen in itertools.product(*words)]
+
+
+# Arguments of every config for `train`; "" is the config without one.
+ARGUMENTS = {
+    "fashion_mnist": [""],
+    "finetune": [
+        "", *product(("dataset=cifar100", "dataset=imagenet2012", "dataset=oxford_iiit_pet", "dataset=folder:x"),
+                     ("recipe=paper", "recipe=augreg", "train=probe", "size=512", "norm=imagenet")),
+    ],
+    "folder": ["", "flowers"],
+    "plain_s16": ["", "90", "150", "300"],
+    "pretrain_i21k": [
+        "", "B/16", "B/32", "H/14", "g/14", "G/14", *product(("L/16", "L/32"), ("epochs=30", "epochs=90")),
+    ],
+    "quickstart": [""],
+    "tiny_imagenet": [""],
+}  # fmt: skip
+
+# One spec for each combination (see `combination`): what is compiled. Those not among FAST are slow.
+STEPS = [
+    "fashion_mnist",
+    "finetune",
+    "finetune:recipe=augreg",
+    "finetune:train=probe",
+    "finetune:dataset=imagenet2012,size=512",
+    "plain_s16",
+    "pretrain_i21k:B/16",
+    "pretrain_i21k:L/16",
+    "pretrain_i21k:G/14",
+    "quickstart",
+    "tiny_imagenet",
+]  # fmt: skip
+FAST = ("quickstart", "finetune:recipe=augreg", "plain_s16", "pretrain_i21k:B/16")
+MOST_COMPILES = 40
+
+
+def specs_of(name):
+    return [f"{name}:{arg}" if arg else name for arg in ARGUMENTS[name]]
+
+
+def combination(config):
+    """What makes a training step another program, sizes aside; the host's augmentation is no part of it."""
+    model, optimizer = config.model, config.optim
+    family = variants.model_family(name_of(config))
+    hybrid = variants.variant_fields(name_of(config)).get("backbone") is not None
+    regularised = {name: model[name] > 0 for name in ("dropout", "attn_dropout", "stoch_depth")}
+    return (
+        (family, hybrid, model.pool or "tok", bool(model.scan)),
+        (config.loss, config.label_smoothing > 0),
+        (optimizer.name, optimizer.momentum_dtype, optimizer.frozen != "", config.ema_decay is not None),
+        (config.mixup_alpha > 0, *regularised.values()),
+    )
+
+
+def test_every_config_is_in_the_table():
+    assert set(ARGUMENTS) == set(RUNNABLE)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,62 +101,85 @@ def test_docstring_says_what_it_is_and_the_command(name):
         assert re.search(r"paper row|Table \d", doc)
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_steps_on_a_shrunken_model(name):
-    config = config_lib.load(name)
-    if not config.model.name:  # the weights of init tell it
-        config.model.name = "B/16"
-    config.mesh.fsdp = 1
-    full = job_lib.build(config, _facts(config), jax.devices()[:1])
-    assert full.total_steps > 0 and full.abstract_state.params
+# ---- full size
 
-    config.model.width, config.model.depth, config.model.mlp_dim, config.model.num_heads = 16, 1, 16, 2
-    config.global_batch, config.eval.global_batch = 4, 4
-    job = job_lib.build(config, _facts(config), jax.devices()[:1])
-    rng = np.random.default_rng(0)
-    batch = jax.device_put(
-        {
-            "image": rng.integers(0, 256, (4, *job.facts.image_shape)).astype(np.uint8),
-            "label": rng.integers(0, 10, 4).astype(np.int32),
-            "mask": np.ones(4, np.float32),
-        },
-        job.batch_sharding,
-    )
-    step, state = job.lower_train_step().compile(), job.create_state()
-    before = jax.device_get(state.params)
-    rates = []
-    for _ in range(2):
-        state, metrics = step(state, batch)
-        assert np.isfinite(metrics["loss"])
-        rates.append(float(metrics["lr"]))
-    np.testing.assert_allclose(rates, [job.schedule(0), job.schedule(1)], rtol=1e-6)
-    moved = [
-        np.any(a != b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
-    ]
-    assert any(moved)
-
-
-ARGUMENTS = {
-    "pretrain_i21k": {
-        "B/16": 103.2, "B/32": 104.8, "L/16": 326.7, "L/32": 328.9, "H/14": 660.3, "g/14": None, "G/14": None,
-        "L/16,epochs=30": 326.7,
-    },
-    "plain_s16": {"90": 22.2, "150": 22.2, "300": 22.2},
+MILLIONS = {  # parameters
+    "pretrain_i21k:B/16": 103.2, "pretrain_i21k:B/32": 104.8, "pretrain_i21k:L/16,epochs=30": 326.7,
+    "pretrain_i21k:L/32,epochs=90": 328.9, "pretrain_i21k:H/14": 660.3, "plain_s16": 22.2,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "arg"), [(name, arg) for name, args in ARGUMENTS.items() for arg in args])
-def test_every_argument_builds_at_full_size(name, arg):
-    """State, shardings, schedule and mesh on a slice of 16 chips, nothing allocated."""
-    config = config_lib.load(f"{name}:{arg}")
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_every_argument_builds_at_full_size(name):
+    """State, shardings and mesh on a slice of 16 chips, nothing allocated; once for arguments of the same state."""
     (place,) = topology.parse("v5e:4x4")
-    job = job_lib.build(config, _facts(config), topology.devices(place))
-    millions = sum(x.size for x in jax.tree.leaves(job.abstract_state.params)) / 1e6
-    if ARGUMENTS[name][arg] is not None:
-        assert millions == pytest.approx(ARGUMENTS[name][arg], abs=0.1)
-    assert float(job.schedule(10_000)) == pytest.approx(config.optim.lr)
-    epochs = job.total_steps * config.global_batch / job.facts.num_examples
-    assert epochs == pytest.approx(config.total_epochs, abs=1e-3)
+    devices, jobs = topology.devices(place), {}
+    for spec in specs_of(name):
+        config = config_lib.load(spec)
+        config.model.name = name_of(config)
+        facts = facts_of(config)
+        key = json.dumps(
+            [config.model.to_dict(), config.optim.name, config.optim.momentum_dtype, config.optim.frozen,
+             config.ema_decay, config.mesh.to_dict(), facts.image_shape, facts.num_classes]
+        )  # fmt: skip
+        if key not in jobs:
+            jobs[key] = job_lib.build(config, facts, devices)
+        params = jobs[key].abstract_state.params
+        schedule, total = job_lib.schedule_of(config, facts)
+        warmup = job_lib.in_steps(config, facts, config, "warmup") or 0
+        assert 0 < warmup < total or warmup == 0, spec
+        assert float(schedule(warmup)) == pytest.approx(config.optim.lr, rel=1e-5), spec
+        trained, _ = split(params, jobs[key].groups.frozen)
+        if config.optim.wd:
+            optim.decay_factors(trained, config.optim.wd_mask, config.optim.wd_mults)
+        for text in (config.data.preprocess_train, config.data.preprocess_eval):
+            preprocess.parse(text)
+        if spec in MILLIONS:
+            millions = sum(x.size for x in jax.tree.leaves(params)) / 1e6
+            assert millions == pytest.approx(MILLIONS.pop(spec), abs=0.1), spec
+    assert not [spec for spec in MILLIONS if spec.partition(":")[0] == name]
+
+
+# ---- steps
+
+
+def test_every_combination_takes_steps():
+    stepped = {combination(config_lib.load(spec)) for spec in STEPS}
+    missing = {}
+    for spec in itertools.chain.from_iterable(map(specs_of, ARGUMENTS)):
+        missing.setdefault(combination(config_lib.load(spec)), spec)
+    missing = {combo: spec for combo, spec in missing.items() if combo not in stepped}
+    assert not missing, "add to STEPS: " + "\n".join(f"{spec!r}: {combo}" for combo, spec in missing.items())
+    assert len(stepped) == len(STEPS) <= MOST_COMPILES
+    assert set(FAST) <= set(STEPS)
+
+
+@pytest.mark.parametrize(
+    "spec", [pytest.param(s, marks=[] if s in FAST else pytest.mark.slow) for s in STEPS]
+)
+def test_steps_on_a_shrunken_model(spec):
+    """Three: the first one's rate is 0 with a warm-up, and a head of zeros lets nothing through in the next."""
+    config = config_lib.load(spec)
+    shrink(config)
+    job = job_lib.build(config, facts_of(config), jax.devices()[:1])
+    step, state = job.lower_train_step().compile(), job.create_state()
+    before = jax.device_get(state.params)
+    for index in range(3):
+        state, metrics = step(state, batch_of(config, job, index))
+        assert np.isfinite(metrics["loss"]) and float(metrics["skipped"]) == 0
+        np.testing.assert_allclose(metrics["lr"], job.schedule(index), rtol=1e-6)
+        if index == (config.warmup_steps or 0):
+            assert float(metrics["lr"]) == pytest.approx(config.optim.lr)
+    trained, still = split(state.params, job.groups.frozen)
+    trained_before, still_before = split(before, job.groups.frozen)
+    moved = [np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (trained_before, trained)), strict=True)]
+    assert np.mean(moved) > 0.8
+    assert all(
+        np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (still_before, still)), strict=True)
+    )
+
+
+# ---- arguments
 
 
 def test_the_pretraining_configs_by_argument():
