@@ -108,6 +108,13 @@ def get_config() -> ConfigDict:
     c.loss = "softmax_xent"  # softmax_xent | sigmoid_xent (multi-label; summed over classes)
     c.label_smoothing = 0.0
     c.mixup_alpha = 0.0  # Beta(alpha, alpha), one lambda per step; 0: off
+    c.cutmix_alpha = 0.0  # CutMix: likewise, one box per step; 0: off
+    c.cutmix_prob = 0.5  # share of the steps that take CutMix, where both are on
+    # Whom an example is mixed with: global: the one before it in the global batch | per_shard: the one before it
+    # in its group of mixup_shard_examples. With global_batch / devices of them it is as in big_vision, and nothing
+    # moves between devices; the result depends on neither the mesh nor accum_steps.
+    c.mixup_partner = "global"
+    c.mixup_shard_examples = placeholder(int)
 
     # ---- optimizer
     c.optim = ConfigDict()

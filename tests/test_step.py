@@ -55,15 +55,17 @@ def test_twenty_steps_equal_one_device(one_device, mesh):
         assert mesh[1] == 1 or split >= 0.9 * total
 
 
-@pytest.mark.parametrize("loss", ["softmax_xent", "sigmoid_xent"])
-def test_accumulation_equals_the_full_batch(loss):
+@pytest.mark.parametrize(
+    ("loss", "mix"), [("softmax_xent", dict(mixup_alpha=0.4, cutmix_alpha=1.0)), ("sigmoid_xent", {})]
+)
+def test_accumulation_equals_the_full_batch(loss, mix):
     # One masked row: micro-batches hold 8 and 7 real examples and must weigh accordingly.
+    # Examples are mixed before they are dealt out.
     mask = [1.0] * 15 + [0.0]
-    whole, losses = run(tiny_job(loss=loss, model__depth=1), 3, mask=mask)
+    fields = dict(loss=loss, model__depth=1, **mix)
+    whole, losses = run(tiny_job(**fields), 3, mask=mask)
     for devices, accum in ((1, 2), (2, 4)):
-        parts, accum_losses = run(
-            tiny_job(devices, loss=loss, accum_steps=accum, model__depth=1), 3, mask=mask
-        )
+        parts, accum_losses = run(tiny_job(devices, accum_steps=accum, **fields), 3, mask=mask)
         np.testing.assert_allclose(accum_losses, losses, rtol=1e-5)
         assert_trees_close(parts.params, whole.params, atol=2e-5, rtol=0)
 
@@ -136,6 +138,11 @@ def test_multi_hot_labels_train():
     ("overrides", "says"),
     [
         (dict(global_batch=10), "global_batch 10 not divisible by 8 data shards"),
+        (dict(mixup_partner="per_shard"), "mixup_partner is per_shard and mixup_shard_examples None"),
+        (
+            dict(mixup_partner="per_shard", mixup_shard_examples=6),
+            "global_batch 16 not divisible by mixup_shard_examples 6",
+        ),
         (dict(model__image_size=16), "model.image_size is 16x16 but the preprocessing gives 8x8"),
         (dict(model__name="mu/3"), "8"),
         (dict(model__num_heads=5), "5"),

@@ -207,6 +207,9 @@ RANGES = {
     "total_steps": (0, 2**31 - 1),  # steps are counted in int32
     "num_classes": (1, _ENDLESS),
     "mixup_alpha": (0, _ENDLESS),
+    "cutmix_alpha": (0, _ENDLESS),
+    "cutmix_prob": (0, 1),
+    "mixup_shard_examples": (2, _ENDLESS),
     "nonfinite_limit": (1, _ENDLESS),
     "fsdp_min_size": (0, _ENDLESS),
     "watchdog_minutes": (0, _ENDLESS),

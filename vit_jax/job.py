@@ -21,6 +21,7 @@ from vit_jax import (
     flops,
     gathering,
     losses,
+    mixup,
     model_config,
     optim,
     param_groups,
@@ -166,6 +167,7 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
     evaluation = build_eval(config, facts, devices)
     mesh, model = evaluation.mesh, evaluation.model
     sharding.check_batch(config.global_batch, mesh, config.accum_steps)
+    mixup.check_batch(config.mixup_shard_examples, config.global_batch)
     schedule, total = schedule_of(config, facts)
     if config.ema_decay is not None and not 0 < config.ema_decay < 1:
         raise UsageError(
@@ -205,7 +207,7 @@ def build_eval(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | No
         num_classes=facts.num_classes,
         train_loss=losses.make_loss(config.loss, label_smoothing=config.label_smoothing),
         eval_loss=losses.make_loss(config.loss, label_smoothing=0.0),
-        mixup_alpha=config.mixup_alpha,
+        mix=_mix(config),
         accum_steps=config.accum_steps,
         seed=config.seed,
         mean=facts.mean,
@@ -213,6 +215,11 @@ def build_eval(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | No
     )
     params = jax.eval_shape(lambda: step.init_params(model, facts.image_shape, config.seed))
     return EvalJob(config, facts, mesh, model, task, eval_batch, _placed(config, params, mesh))
+
+
+def _mix(config: ConfigDict) -> mixup.Mix:
+    group = mixup.group_size(config.mixup_partner, config.mixup_shard_examples)
+    return mixup.Mix(config.mixup_alpha, config.cutmix_alpha, config.cutmix_prob, group)
 
 
 def schedule_of(config: ConfigDict, facts: DataFacts) -> tuple[schedules.Schedule, int]:

@@ -20,7 +20,8 @@ from tests.integration.command import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
-SHARDED = {"mesh.replica": 2, "mesh.fsdp": 2, "fsdp_min_size": 1, "log_every_steps": 1}
+# Both ways of mixing examples, whose partners may be in another process.
+SHARDED = {"mesh.replica": 2, "mesh.fsdp": 2, "fsdp_min_size": 1, "log_every_steps": 1, "cutmix_alpha": 1.0}
 LONG = SHARDED | {
     "total_steps": 200,
     "warmup_steps": 20,

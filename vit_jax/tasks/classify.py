@@ -20,14 +20,14 @@ class Classify:
       num_classes: K.
       train_loss: (logits [B, K], targets [B, K]) -> [B], with label smoothing; see losses.make_loss.
       eval_loss: the same without smoothing.
-      mixup_alpha: of the Beta distribution; 0 turns mixup off.
+      mix: how examples are mixed.
       accum_steps, seed, mean, std: see step.Task.
     """
 
     num_classes: int
     train_loss: losses.Loss
     eval_loss: losses.Loss
-    mixup_alpha: float
+    mix: mixup.Mix
     accum_steps: int
     seed: int
     mean: tuple[float, ...]
@@ -38,9 +38,9 @@ class Classify:
         images = normalize(batch["image"], self)
         targets = losses.to_targets(batch["label"], self.num_classes)
         mask = batch["mask"]
-        if self.mixup_alpha > 0:
+        if self.mix.on:
             key = purpose_key(self.seed, MIXUP, step)
-            images, targets, mask = mixup.mixup(key, images, targets, mask, alpha=self.mixup_alpha)
+            images, targets, mask = mixup.mix(key, images, targets, mask, self.mix)
         return {"image": images, "target": targets, "mask": mask}
 
     def loss(self, apply: Apply, examples: Batch) -> jax.Array:
