@@ -134,6 +134,8 @@ def test_step_table_names_what_is_absent(capsys, monkeypatch):
         (["input", "folder:/nowhere"], "no such folder"),
         (["input", "--preprocess=decode|inseption_crop(224)"], "inception_crop"),
         (["input", "--batch=0"], "--batch is 0"),
+        (["input", "--augment", "flip_lr", "randaugment"], "unknown step 'randaugment'"),
+        (["input", "--augment", "decode|flip_lr"], "'decode|flip_lr' decodes"),
         (["stepp"], "did you mean 'step'"),
         ([], "no benchmark named"),
     ],
@@ -174,3 +176,20 @@ def test_input_of_arrays_has_no_decode(capsys):
     )
     assert [row["candidate"] for row in result["candidates"]] == ["pipeline"]
     assert result["absent"]["decode"] == "the source holds arrays"
+
+
+def test_input_of_augmentations(capsys):
+    small = ["--images=3", "--repeats=1", "--json"]
+    rows = run(capsys, "input", "--augment", *small)["rows"]
+    assert all(row["cpu_ms"] > 0 and row["ratio"] > 0 for row in rows)
+    names = [row["step"].strip() for row in rows]
+    assert names[0] == "decode" and "randaug(2, 10)" in names and "SolarizeAdd" in names
+    assert len(names) == len(set(names)) == 26
+    own = run(capsys, "input", *small, "--augment", "simple_random_crop(32)|flip_lr", "randaug(1, 5)")
+    assert [row["step"] for row in own["rows"]] == [
+        "decode",
+        "simple_random_crop(32)|flip_lr",
+        "randaug(1, 5)",
+    ]
+    assert bench.main(["input", "--images=2", "--repeats=1", "--augment", "flip_lr"]) == 0
+    assert "CPU ms/img" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
     python -m vit_jax.bench input
     python -m vit_jax.bench input folder:/data/flowers@train --preprocess='decode|inception_crop(224)|flip_lr'
+    python -m vit_jax.bench input --augment                                   # what each augmentation costs
+    python -m vit_jax.bench input --augment 'randaug(2,10)' 'randaug(2,20)|random_erasing'
 
 What is timed is what `train` runs: `vit_jax.data.pipeline`, threads and all; set-up is left out. Candidates take
 turns over the same images; figures are medians, ± half the distance of the quartiles. Without SOURCE, JPEGs of
@@ -23,7 +25,7 @@ import cv2
 import numpy as np
 
 from vit_jax import cli
-from vit_jax.benchmarks import measure, tf_peer
+from vit_jax.benchmarks import augment, measure, tf_peer
 from vit_jax.benchmarks.jpegs import make_jpegs
 from vit_jax.data import pipeline, rows
 from vit_jax.data.ops import InceptionCrop, Resize
@@ -53,6 +55,12 @@ def parser() -> cli.Parser:
     p.add_argument(
         "--preprocess", help=f"the preprocessing string (default: {_DEFAULT}; with --config: its own)"
     )
+    p.add_argument(
+        "--augment",
+        nargs="*",
+        metavar="STEPS",
+        help="compare these steps instead (default: all augmentations)",
+    )
     p.add_argument("--images", type=int, default=256, help="images a turn (default: 256)")
     p.add_argument("--batch", type=int, default=64, help="images a batch (default: 64)")
     p.add_argument("--prefetch", type=int, help="images held ahead (default: data.prefetch_examples)")
@@ -79,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
             setattr(flags, name, value)
     _check(flags)
     preprocess = parse(flags.preprocess)
+    steps = augment.programs(flags.augment or ())
     with contextlib.ExitStack() as stack:
         spec = flags.source
         if spec is None:
@@ -90,9 +99,14 @@ def main(argv: Sequence[str]) -> int:
         source = open_source(spec, default_split="train")
         shapes = rows.probe(source, preprocess, _SEED, None)
         stack.enter_context(cli.work())
-        result = _bench(source, preprocess, shapes, flags)
+        if flags.augment is None:
+            result = _bench(source, preprocess, shapes, flags)
+        else:
+            result = augment.compare(source, steps, flags, _SEED)
     if flags.json:
         print(json.dumps(result, indent=1))
+    elif flags.augment is not None:
+        augment.show(result, source, flags)
     else:
         _print(result, flags)
     return 0

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import cv2
 import numpy as np
+from PIL import Image
 
-from vit_jax.data import pixels, resize
+from vit_jax.data import pixels
 from vit_jax.data.geometry import FILL
-from vit_jax.data.ops import Op, ResizeSmall, Size, as_size
+from vit_jax.data.ops import Op, Size, as_size
 from vit_jax.errors import UsageError, known_names
 
 _ATTEMPTS = (
@@ -32,7 +33,7 @@ def _check_range(value: object, what: str, low: float, high: float) -> None:
 class SimpleRandomCrop(Op):
     """DeiT III's mild crop: the shorter side to `size`, `pixels` of mirrored border all round, any `size` square.
 
-    The resize is antialiased bilinear (DeiT III's is bicubic). Only what the crop shows is computed.
+    The resize is Pillow's bicubic, as there; only what the crop shows is computed.
     """
 
     size: int
@@ -48,21 +49,32 @@ class SimpleRandomCrop(Op):
             )
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        whole = ResizeSmall(self.size).target(*image.shape[:2])
+        short = min(image.shape[:2])
+        whole = [self.size * n // short for n in image.shape[:2]]
         starts = [int(rng.integers(-self.pixels, n - self.size + self.pixels, endpoint=True)) for n in whole]
-        firsts = [max(0, start) for start in starts]
-        lasts = [min(n, start + self.size) for n, start in zip(whole, starts, strict=True)]
-        (y, x), (h, w) = firsts, (last - first for first, last in zip(firsts, lasts, strict=True))
-        part = resize.resize(image, whole, "bilinear", antialias=True, window=(y, x, h, w))
-        top, left = y - starts[0], x - starts[1]
-        bottom, right = self.size - h - top, self.size - w - left
-        if not (top or left or bottom or right):
+        y, x = (max(0, start) for start in starts)
+        bottom, right = (min(n, start + self.size) for n, start in zip(whole, starts, strict=True))
+        part = _bicubic(image, (whole[0], whole[1]), (y, x, bottom, right))
+        above, before = y - starts[0], x - starts[1]
+        below, after = self.size - (bottom - starts[0]), self.size - (right - starts[1])
+        if not (above or before or below or after):
             return part
-        mirrored = cv2.copyMakeBorder(part, top, bottom, left, right, cv2.BORDER_REFLECT_101)
+        mirrored = cv2.copyMakeBorder(part, above, below, before, after, cv2.BORDER_REFLECT_101)
         return mirrored.reshape(self.size, self.size, -1)
 
     def size_after(self, _size: Size | None) -> Size | None:
         return as_size(self.size, "size")
+
+
+def _bicubic(image: np.ndarray, size: Size, box: tuple[int, int, int, int]) -> np.ndarray:
+    """Rows y0 to y1 and columns x0 to x1, `box` = (y0, x0, y1, x1), of uint8 [H, W, C] resized to `size`."""
+    y0, x0, y1, x1 = box
+    height, width, channels = image.shape
+    down, across = height / size[0], width / size[1]
+    whence = (x0 * across, y0 * down, min(x1 * across, width), min(y1 * down, height))
+    picture = Image.fromarray(image if channels > 1 else image[..., 0])
+    part = picture.resize((x1 - x0, y1 - y0), Image.Resampling.BICUBIC, box=whence)
+    return np.asarray(part).reshape(y1 - y0, x1 - x0, channels)
 
 
 @dataclass(frozen=True)
