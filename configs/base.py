@@ -91,6 +91,11 @@ def get_config() -> ConfigDict:
     # train{10%-stratified}, train{10%#1} (another draw), train{:90%} and train{90%:} (disjoint).
     c.data = ConfigDict()
     c.data.train = "digits@train"
+    # (SOURCE, weight) pairs to train on together, with data.train='': (("folder:a@train", 0.7), ("folder:b", 0.3)).
+    # Each source has its share of the draws; classes merge by name. An epoch: as many draws as examples in all.
+    c.data.mixture = ()
+    # Each image so many times in a batch, augmented differently; an epoch stays as long, for a part of the images.
+    c.data.repeats = 1
     c.data.val = ""  # evaluated as eval/val/...; "": none
     c.data.test = "digits@test"  # evaluated as eval/test/...; "": none
     # Images of data.train, for `plan`, which opens no data; train counts them itself, and warns of another number.

@@ -214,6 +214,7 @@ RANGES = {
     "fsdp_min_size": (0, _ENDLESS),
     "watchdog_minutes": (0, _ENDLESS),
     "data.train_examples": (1, _ENDLESS),
+    "data.repeats": (1, _ENDLESS),
     "data.num_threads": (0, 1024),
     "data.num_workers": (0, 1024),
     "data.prefetch_examples": (1, _ENDLESS),

@@ -30,6 +30,7 @@ from vit_jax import (
     step,
 )
 from vit_jax.data.dataset import DataFacts
+from vit_jax.data.draws import check_repeats
 from vit_jax.errors import UsageError
 from vit_jax.models import model_fields
 from vit_jax.models.features import check_representation
@@ -168,6 +169,7 @@ def build(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | None = 
     mesh, model = evaluation.mesh, evaluation.model
     sharding.check_batch(config.global_batch, mesh, config.accum_steps)
     mixup.check_batch(config.mixup_shard_examples, config.global_batch)
+    check_repeats(config.global_batch, config.data.repeats)
     schedule, total = schedule_of(config, facts)
     if config.ema_decay is not None and not 0 < config.ema_decay < 1:
         raise UsageError(

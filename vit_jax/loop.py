@@ -23,7 +23,6 @@ import jax
 from vit_jax import distributed, evaluation, flops
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import Dataset
-from vit_jax.data.pipeline import step_indices
 from vit_jax.errors import UsageError, known_names
 from vit_jax.evaluation import Evaluators, Extra
 from vit_jax.evaluators.features import NotFinite
@@ -110,7 +109,7 @@ def train(
         distributed.meet("compiled", config.distributed.init_timeout_seconds)
         checkpoints.prepare(state)
 
-    ids = functools.partial(step_indices, config.seed, global_batch=config.global_batch, n=len(dataset.train))
+    ids = functools.partial(dataset.step_ids, config.seed, global_batch=config.global_batch)
     log = StepLog(
         writer,
         throughput,
@@ -119,7 +118,7 @@ def train(
         every_steps=job.log_every,
         images_per_step=config.global_batch,
         nonfinite_limit=config.nonfinite_limit,
-        describe_batch=lambda batch: ", ".join(map(str, ids(step=batch).tolist())),
+        describe_batch=lambda batch: dataset.named_ids(ids(step=batch)),
         show_bar=distributed.is_main() and shows_bars(sys.stderr),
     )
     profile = Profile(workdir / "profile", config.profile.start_step, config.profile.num_steps)
@@ -159,7 +158,7 @@ def train(
                     batch = next(batches)
                 with buckets.bucket("step"):
                     if examples is not None:
-                        examples.append({"step": step, "ids": ids(step=step).tolist()})
+                        examples.append({"step": step} | ids(step=step))
                     with jax.transfer_guard("disallow"):
                         state, metrics = train_step(state, batch)
                     outcome.step = step = step + 1

@@ -92,6 +92,8 @@ def grid(config: ConfigDict) -> list[Trial]:
             raise UsageError(
                 f"--sweep without sweep.{key}", "name a split, such as train[:98%] and train[98%:]"
             )
+    if config.data.mixture:
+        raise UsageError("--sweep with data.mixture", "name one source in data.train")
     if config.resume:
         raise UsageError("--sweep with resume", "start from init, or leave --sweep out")
     rates, steps = tuple(config.sweep.lr) or (config.optim.lr,), tuple(config.sweep.steps) or (None,)

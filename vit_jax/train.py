@@ -166,8 +166,8 @@ def _warn_of_another_size(config: ConfigDict, found: int) -> None:
     expected = config.data.train_examples
     if expected is not None and expected != found:
         _log.warning(
-            "%s has %d images, data.train_examples says %d: epochs are counted by what is there", config.data.train,
-            found, expected,
+            "%s has %d images, data.train_examples says %d: epochs are counted by what is there",
+            config.data.train or "data.mixture", found, expected,
         )  # fmt: skip
 
 

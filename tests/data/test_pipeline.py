@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data.fakes import NOISY, PLAIN, DeadlySource, FakeSource
+from vit_jax.data.draws import Shuffled
 from vit_jax.data.pipeline import BadImageLog, Reading, eval_batches, step_indices, train_batches
 from vit_jax.data.rows import DataError
 from vit_jax.errors import UsageError
@@ -58,7 +59,7 @@ def test_content_types_and_order():
             "mask": ("float32", (8,)),
             "index": ("int64", (8,)),
         }
-        ids = step_indices(3, step, 8, 21)
+        ids = step_indices(Shuffled(21), 3, step, 8)
         np.testing.assert_array_equal(batch["index"], ids)
         np.testing.assert_array_equal(batch["image"][:, 2, 1, 0], ids)
         np.testing.assert_array_equal(batch["label"], ids % 10)
@@ -152,7 +153,7 @@ def test_a_dead_worker_is_an_error_not_a_hang():
 def test_starting_late_is_immediate():
     step = 10**12
     (batch,) = take(train(FakeSource(21), start=step), 1)
-    np.testing.assert_array_equal(batch["index"], step_indices(3, step, 8, 21))
+    np.testing.assert_array_equal(batch["index"], step_indices(Shuffled(21), 3, step, 8))
 
 
 def test_epoch_border(golden):
@@ -185,7 +186,7 @@ def test_eval_refuses_random_steps():
 
 
 def test_bad_image_is_an_error_at_its_own_step():
-    bad = int(step_indices(3, 2, 8, 100)[5])
+    bad = int(step_indices(Shuffled(100), 3, 2, 8)[5])
     with train(FakeSource(100, bad=[bad]), threads=4, prefetch_buffer=64) as batches:
         next(batches)
         next(batches)
@@ -231,7 +232,7 @@ def test_bad_image_log_counts_across_threads():
 
 
 def test_a_batch_of_bad_images_only_keeps_its_shape():
-    first = step_indices(3, 0, 8, 100).tolist()
+    first = step_indices(Shuffled(100), 3, 0, 8).tolist()
     (batch,) = take(train(FakeSource(100, bad=first), on_bad_image="skip"), 1)
     assert batch["image"].shape == (8, 4, 4, 3) and not batch["mask"].any()
 

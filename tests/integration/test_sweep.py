@@ -72,6 +72,7 @@ def test_stopped_in_its_third_trial_it_goes_on_there_and_ends_with_the_same_para
 def test_a_sweep_without_a_grid_or_a_dev_split_is_refused(command, tmp_path):
     for sets, words in (
         ({}, "--sweep without a grid"),
+        (GRID | {"data.mixture": "(('digits',1),)", "data.train": ""}, "--sweep with data.mixture"),
         ({"sweep.lr": "(0.1,)"}, "--sweep without sweep.train"),
         (GRID | {"sweep.lr": "(0.1,-1)"}, "sweep.lr holds -1"),
     ):

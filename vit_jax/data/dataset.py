@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Sharding
 from ml_collections import ConfigDict
 
-from vit_jax.data import pipeline, prefetch, preprocess, rows, sources
+from vit_jax.data import draws, mixture, pipeline, prefetch, preprocess, rows, sources
 from vit_jax.errors import UsageError
 
 # `data.NAME` of these names is evaluated as eval/NAME/... where it is set.
@@ -114,8 +114,30 @@ class Dataset(EvalData):
             start_step=start_step,
             local_rows=prefetch.local_rows(sharding, global_batch),
             num_classes=self.num_classes,
+            order=self._order(global_batch),
         )
         return _prefetched(host, self.config, global_batch, sharding)
+
+    def _order(self, global_batch: int) -> draws.Order:
+        mixed = isinstance(self.train, mixture.Mixture)
+        order = self.train.order() if mixed else draws.Shuffled(len(self.train))
+        repeats = self.config.repeats
+        return order if repeats == 1 else draws.Repeated(order, repeats, global_batch)
+
+    def step_ids(self, seed: int, step: int, global_batch: int) -> dict[str, list[int]]:
+        """The examples of a step, `ids` by global row; of a mixture also `sources`: whose ids they are."""
+        index = pipeline.step_indices(self._order(global_batch), seed, step, global_batch).tolist()
+        if not isinstance(self.train, mixture.Mixture):
+            return {"ids": index}
+        places = [self.train.place(i) for i in index]
+        return {"ids": [place for _, place in places], "sources": [number for number, _ in places]}
+
+    def named_ids(self, ids: dict[str, list[int]]) -> str:
+        """`step_ids` for a message: `17, 4`, of a mixture `SOURCE 17, OTHER 4`."""
+        if "sources" not in ids:
+            return ", ".join(map(str, ids["ids"]))
+        names = [f"{part.spec}@{part.split}" for part in self.train.parts]
+        return ", ".join(f"{names[n]} {i}" for n, i in zip(ids["sources"], ids["ids"], strict=True))
 
     def check_memory(self, global_batch: int) -> None:
         """Raises UsageError when images in flight alone would fill this host's memory."""
@@ -139,9 +161,9 @@ class Dataset(EvalData):
     def describe(self, global_batch: int) -> str:
         """One line: sizes of the splits, and what they and the pipeline will hold in this host's memory."""
         splits = {"train": self.train, **self.evals}
-        sizes = ", ".join(
-            f"{name} {len(source)} ({source.spec}@{source.split})" for name, source in splits.items()
-        )
+        sizes = ", ".join(f"{name} {_size(source)}" for name, source in splits.items())
+        if self.config.repeats > 1:
+            sizes += f"; every image {self.config.repeats} times in a batch"
         index = sum(source.memory_bytes() for source in splits.values())
         images = self._image_bytes(global_batch)
         mib = 2**20
@@ -159,7 +181,7 @@ def open_dataset(config: ConfigDict, *, seed: int, num_classes: int | None) -> D
     Raises:
       UsageError: missing data, an empty split, an unknown source or operation, classes that don't fit.
     """
-    train = sources.open_source(config.train, default_split="train")
+    train = _open_train(config)
     preprocess_train = preprocess.parse(config.preprocess_train)
     evals = open_eval_data(config, classes=tuple(train.classes), num_classes=num_classes)
     if not all(map(np.array_equal, preprocess_train.normalize, evals.preprocess_eval.normalize)):
@@ -168,7 +190,11 @@ def open_dataset(config: ConfigDict, *, seed: int, num_classes: int | None) -> D
             f"{config.preprocess_eval!r} normalise differently",
             "end both in the same value_range(...) or normalize(...)",
         )
-    shapes = rows.probe(train, preprocess_train, seed, evals.num_classes)
+    if isinstance(train, mixture.Mixture):
+        found = [rows.probe(part, preprocess_train, seed, evals.num_classes) for part in train.parts]
+        shapes = mixture.common_shapes(train, found)
+    else:
+        shapes = rows.probe(train, preprocess_train, seed, evals.num_classes)
     if evals.evals and evals.image_shape != shapes.image:
         raise UsageError(
             f"data.preprocess_eval gives images {list(evals.image_shape)}, "
@@ -177,6 +203,26 @@ def open_dataset(config: ConfigDict, *, seed: int, num_classes: int | None) -> D
         )
     fields = {**evals.__dict__, "image_shape": shapes.image, "label_shape": shapes.label}
     return Dataset(**fields, train=train, preprocess_train=preprocess_train)
+
+
+def _open_train(config: ConfigDict) -> sources.Source:
+    if not config.mixture:
+        return sources.open_source(config.train, default_split="train")
+    if config.train:
+        raise UsageError(
+            f"data.train {config.train!r} and data.mixture are both set", "set data.train='' for a mixture"
+        )
+    return mixture.open_mixture(config.mixture)
+
+
+def _train_name(config: ConfigDict) -> str:
+    return "data.mixture" if config.mixture else f"data.train={config.train!r}"
+
+
+def _size(source: sources.Source) -> str:
+    if isinstance(source, mixture.Mixture):
+        return source.describe()
+    return f"{len(source)} ({source.spec}@{source.split})"
 
 
 def open_eval_data(config: ConfigDict, *, classes: tuple[str, ...], num_classes: int | None) -> EvalData:
@@ -192,7 +238,7 @@ def open_eval_data(config: ConfigDict, *, classes: tuple[str, ...], num_classes:
     """
     if num_classes is not None and num_classes < len(classes):
         raise UsageError(
-            f"num_classes is {num_classes} but data.train={config.train!r} has {len(classes)} classes",
+            f"num_classes is {num_classes} but {_train_name(config)} has {len(classes)} classes",
             f"set num_classes={len(classes)} or more, or leave it out",
         )
     num_classes = len(classes) if num_classes is None else num_classes
@@ -283,6 +329,11 @@ def full_spec(value: str, train_spec: str) -> str:
     """`test[:50%]` alone means that split of the source of data.train; anything else is a full spec."""
     if value in sources.KINDS or not _BARE_SPLIT.fullmatch(value):
         return value
+    if not train_spec:
+        raise UsageError(
+            f"the split {value!r} has no source: data.train is empty",
+            f"write SOURCE@{value}, as of a mixture",
+        )
     kind, location, _ = sources.parse_spec(train_spec)
     return f"{kind}:{location}@{value}" if location else f"{kind}@{value}"
 

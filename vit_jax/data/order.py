@@ -25,6 +25,7 @@ _ROUNDS = 12
 _PURPOSE_ORDER = 1
 _PURPOSE_AUGMENT = 2
 _PURPOSE_SHARE = 3
+_PURPOSES = 16  # room for more
 
 
 def _mix(x: int) -> int:
@@ -48,7 +49,7 @@ def _key(seed: int, purpose: int) -> int:
     return _mix((_mix(seed & _MASK) + purpose * _GOLDEN) & _MASK)
 
 
-def example_index(seed: int, position: np.ndarray | int, n: int) -> np.ndarray:
+def example_index(seed: int, position: np.ndarray | int, n: int, *, stream: int = 0) -> np.ndarray:
     """Which example of a source of `n` stands at each training position.
 
     Within an epoch (n positions) this is a keyed permutation of range(n), evaluated pointwise: a Feistel
@@ -59,6 +60,7 @@ def example_index(seed: int, position: np.ndarray | int, n: int) -> np.ndarray:
         seed: any integer; taken modulo 2**64.
         position: int64 array of any shape, >= 0.
         n: number of examples, 1 ... 2**62.
+        stream: unrelated orders of one seed.
 
     Returns:
         int64 array of the shape of `position`, values in [0, n).
@@ -66,7 +68,7 @@ def example_index(seed: int, position: np.ndarray | int, n: int) -> np.ndarray:
     Raises:
         ValueError: for n out of range or a negative position.
     """
-    return _shuffled(_key(seed, _PURPOSE_ORDER), position, n)
+    return _shuffled(_key(seed, _PURPOSE_ORDER + _PURPOSES * stream), position, n)
 
 
 def share_order(seed: int, n: int) -> np.ndarray:

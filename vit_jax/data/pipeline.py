@@ -1,8 +1,8 @@
 """From a random-access source to host batches, with grain's threads (and processes) doing the work.
 
 What a batch holds is a pure function of (seed, step): row r of step s is the example at position s*B + r of
-the order in `data.order`, augmented with the random numbers of that position. Hosts, threads, workers and
-restarts change who makes a row and when, never what it is.
+an order (`data.order`, `data.draws`), augmented with the random numbers of that position. Hosts, threads, workers
+and restarts change who makes a row and when, never what it is.
 
 Epoch border: positions run on across it. 10 examples in batches of 4 for 2 epochs are 5 batches; the third
 holds the last 2 examples of the first epoch and the first 2 of the second. Nothing is dropped or repeated:
@@ -25,7 +25,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from vit_jax.data.order import example_index
+from vit_jax.data.draws import Order
 from vit_jax.data.rows import Assemble, DataError, Preprocess, Rows, Shapes, Source, probe
 from vit_jax.errors import UsageError
 
@@ -188,6 +188,7 @@ def train_batches(
     start_step: int,
     local_rows: np.ndarray,
     num_classes: int | None = None,
+    order: Order | None = None,
 ) -> HostBatches:
     """Endless training batches from `start_step` on; starting late costs nothing.
 
@@ -200,6 +201,7 @@ def train_batches(
         start_step: the first step to make.
         local_rows: int [b], the rows of the global batch this process makes (`prefetch.local_rows`).
         num_classes: labels are checked against it, if given.
+        order: which example stands at which position; None: shuffled epochs of the source.
 
     Raises:
         UsageError: empty source, no image among the first 100 that can be read, or unusable preprocessing.
@@ -216,6 +218,7 @@ def train_batches(
         num_steps=None,
         num_workers=reading.num_workers,
         chunk=reading.chunk,
+        order=order,
     )
     return HostBatches(rows, shapes, reading, num_steps=None)
 
@@ -251,6 +254,6 @@ def eval_batches(
     return HostBatches(rows, shapes, reading, num_steps=num_steps)
 
 
-def step_indices(seed: int, step: int, global_batch: int, n: int) -> np.ndarray:
+def step_indices(order: Order, seed: int, step: int, global_batch: int) -> np.ndarray:
     """int64 [global_batch]: the examples of a step in global row order, known without communication."""
-    return example_index(seed, step * global_batch + np.arange(global_batch, dtype=np.int64), n)
+    return order.indices(seed, step * global_batch + np.arange(global_batch, dtype=np.int64))

@@ -12,7 +12,8 @@ import grain
 import numpy as np
 
 from vit_jax.data.decode import BadImage
-from vit_jax.data.order import example_index, example_rng
+from vit_jax.data.draws import Order, Shuffled
+from vit_jax.data.order import example_rng
 from vit_jax.errors import RunFailed, UsageError
 
 # Tells the shapes of images and labels before the first batch; more unreadable images in a row than this
@@ -177,6 +178,7 @@ class Rows(grain.MapDataset):
         num_steps: int | None,
         num_workers: int,
         chunk: int,
+        order: Order | None = None,
     ) -> None:
         super().__init__()
         rows = np.asarray(rows, np.int64)
@@ -187,6 +189,7 @@ class Rows(grain.MapDataset):
         self._shapes = shapes
         self._random = preprocess.random
         self._seed = seed  # None: evaluation, in the source's own order and without random numbers
+        self._order = Shuffled(len(source)) if order is None else order
         self._global_batch = global_batch
         self._rows = rows
         self._start_step = start_step
@@ -216,7 +219,7 @@ class Rows(grain.MapDataset):
         n = len(self._source)
         if self._seed is None:
             return np.where(position < n, position, -1)
-        return example_index(self._seed, position, n)
+        return self._order.indices(self._seed, position)
 
     def __getitem__(self, element: int | slice) -> Any:
         if isinstance(element, slice):

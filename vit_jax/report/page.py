@@ -45,7 +45,6 @@ def _headline(content: Content) -> Html:
 def _model(content: Content) -> str:
     size = content.config.get("model.image_size")
     shown = " × ".join(map(str, size)) if isinstance(size, list) else size
-    trained = (
-        "" if isinstance(content.history, Missing) else f", trained on {content.config.get('data.train')}"
-    )
+    data = content.config.get("data.train") or content.config.get("data.mixture")
+    trained = "" if isinstance(content.history, Missing) else f", trained on {data}"
     return f"{content.config.get('model.name')} at {shown} px{trained}"
