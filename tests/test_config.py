@@ -59,9 +59,18 @@ def test_a_duration_on_the_command_line_replaces_the_other_units():
     assert c.checkpoint.every_epochs == config.load("quickstart").checkpoint.every_epochs is not None
 
 
+def test_none_unsets_and_the_last_word_counts():
+    parsed = parse("--config=configs/vtab.py", "--config.optim.clip_norm=2", "--config.optim.clip_norm=None")
+    assert parsed.config.optim.clip_norm is None
+    assert parsed.overrides == ("optim.clip_norm",)
+    again = parse("--config=configs/vtab.py", "--config.optim.clip_norm=None", "--config.optim.clip_norm=2.5")
+    assert again.config.optim.clip_norm == 2.5
+
+
 @pytest.mark.parametrize(
     ("word", "says"),
     [
+        ("--config.model.remat=None", "'model.remat' can't be None"),
         ("--config.optim.wieght_decay=0.1", "unknown config key 'optim.wieght_decay'"),
         ("--config.optim.lrr=0.1", "did you mean 'optim.lr'"),
         ("--config.optim=adam", "is a group"),

@@ -140,11 +140,24 @@ def _refuse_flags(parser: Parser, left_over: Sequence[str]) -> None:
 
 
 def _override(config: ConfigDict, words: Sequence[str]) -> tuple[str, ...]:
-    """Applies `--config.KEY=VALUE` words to the config; returns the keys that were set."""
+    """Applies `--config.KEY=VALUE` words to the config; returns the keys that were set.
+
+    KEY=None unsets a key whose default is None; the last word on a key counts.
+    """
+    last = {}
     for word in words:
         if word.startswith("--config."):
-            config_lib.check_key(config, word.removeprefix("--config.").split("=", 1)[0])
-    argv = ["vit_jax", *words]
+            key, _, value = word.removeprefix("--config.").partition("=")
+            config_lib.check_key(config, key)
+            last[key] = value
+    unset = [key for key, value in last.items() if value == "None"]
+    for key in unset:
+        config_lib.unset(config, key)
+    dropped = tuple(f"--config.{key}=" for key in unset)
+    argv = [
+        "vit_jax",
+        *(word for word in words if not word.startswith(dropped) and not word.endswith("=None")),
+    ]
     values = absl_flags.FlagValues()
     config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
     try:
@@ -153,7 +166,7 @@ def _override(config: ConfigDict, words: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(str(e).strip(), "configs/base.py has every key and its type") from e
     if left_over:
         raise UsageError(f"unexpected {left_over[0]!r}", "options are --name=value")
-    return tuple(values["config"].override_values)
+    return (*unset, *values["config"].override_values)
 
 
 @contextlib.contextmanager

@@ -157,11 +157,22 @@ def clear_other_units(config: ConfigDict, overridden: Iterable[str]) -> None:
         for other in DURATION_UNITS:
             sibling = f"{stem}_{other}"
             if sibling not in overridden and sibling in set(keys(config)):
-                group, _, leaf = sibling.rpartition(".")
-                target = config
-                for name in filter(None, group.split(".")):
-                    target = target[name]
-                target[leaf] = None
+                unset(config, sibling)
+
+
+def unset(config: ConfigDict, dotted: str) -> None:
+    """Sets a key to None.
+
+    Raises:
+      UsageError: the key has no such value: its default in base.py isn't None.
+    """
+    group, _, leaf = dotted.rpartition(".")
+    target, default = config, base_config()
+    for name in filter(None, group.split(".")):
+        target, default = target[name], default[name]
+    if default[leaf] is not None:
+        raise UsageError(f"config key {dotted!r} can't be None", f"base.py says {default[leaf]!r}")
+    target[leaf] = None
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:
