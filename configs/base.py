@@ -210,6 +210,13 @@ def get_config() -> ConfigDict:
     # For label vectors, precision at 1 and mean average precision too; keeps all logits of the split in memory.
     c.eval.average_precision = True
 
+    # ---- early stopping: the run ends (exit code 0) when the metric got no better in so many evaluations
+    c.early_stop = ConfigDict()
+    c.early_stop.metric = ""  # eval/val/accuracy or eval/val/loss, of test, or of val_ema; "": off
+    c.early_stop.patience = 5  # evaluations, one every eval.every_*
+    c.early_stop.mode = ""  # max | min; "": min for a loss, max for others
+    # Unless checkpoint.best_metric names another, best/ is kept by this metric: evaluate --checkpoint=RUN@best.
+
     # ---- frozen features: evaluated as eval/<name>/<method>/... whenever data.test is, or at an interval of their
     # own, on data sets with classes of their own
     c.features = ConfigDict()

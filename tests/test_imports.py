@@ -17,7 +17,7 @@ LEVELS = [
     {"models", "config", "losses", "schedules", "durations", "param_groups", "mixup", "sharding", "digest",
      "data", "records", "timing", "distributed", "workdir", "profile", "manifest", "views"},
     {"adafactor", "gathering", "step", "checkpoint_reader", "writers", "cli", "flops", "formats", "export",
-     "figures", "preparing"},
+     "figures", "preparing", "early_stop"},
     {"optim", "evaluators", "checkpoint", "model_config", "metrics", "inspection", "tasks"},
     {"job", "runs"},
     {"planning"},

@@ -233,6 +233,7 @@ RANGES = {
     "distributed.heartbeat_seconds": (1, _ENDLESS),
     "distributed.init_timeout_seconds": (1, _ENDLESS),
     "checkpoint.keep": (1, _ENDLESS),
+    "early_stop.patience": (1, _ENDLESS),
     "checkpoint.keep_every_steps": (1, _ENDLESS),
     "checkpoint.every_minutes": (0, _ENDLESS),
     "eval.global_batch": (1, _ENDLESS),

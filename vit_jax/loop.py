@@ -20,7 +20,7 @@ from time import monotonic
 
 import jax
 
-from vit_jax import distributed, evaluation, flops
+from vit_jax import distributed, early_stop, evaluation, flops
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.dataset import Dataset
 from vit_jax.errors import UsageError, known_names
@@ -49,6 +49,7 @@ class Outcome:
       start_step: batches seen before this start.
       step: batches seen; at the end those of the newest checkpoint.
       preempted: stopped by a signal, saved, to be started again.
+      stopped: why the run ended before its last step; "": it didn't.
       results: of the final evaluation, `eval/<name>/<metric>`.
       seconds: by bucket.
     """
@@ -56,6 +57,7 @@ class Outcome:
     start_step: int
     step: int
     preempted: bool = False
+    stopped: str = ""
     results: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -83,7 +85,7 @@ def train(
       job, dataset: what to do, with what.
       workdir: of the run; metrics.jsonl, tensorboard/, profile/ and examples.jsonl go there.
       checkpoints: of the run.
-      best: where the best state by `checkpoint.best_metric` is kept, if any.
+      best: where the best state by `checkpoint.best_metric` or `early_stop.metric` is kept, if any.
       state: at `outcome.step`; donated.
       outcome: kept up to date, so that a run that fails can be told about too.
       buckets: of wall-clock time, begun with the process.
@@ -122,6 +124,11 @@ def train(
         show_bar=distributed.is_main() and shows_bars(sys.stderr),
     )
     profile = Profile(workdir / "profile", config.profile.start_step, config.profile.num_steps)
+    stopping = early_stop.open_early_stop(config, job.eval_every, workdir, start_step)
+    best_metric, evaluated = (
+        early_stop.best_metric(config),
+        (),
+    )  # evaluated: at the last step, before it ended
     saved_at = monotonic()
     batches = dataset.train_batches(
         seed=config.seed, global_batch=config.global_batch, start_step=start_step, sharding=job.batch_sharding
@@ -150,7 +157,10 @@ def train(
                         results = _evaluate(evaluators, due, state, step, writer, watchdog)
                     _flush(writer, None)
                     with buckets.bucket("checkpoint"):
-                        _keep_best(best, config.checkpoint.best_metric, results, step, state)
+                        _keep_best(best, best_metric, results, step, state)
+                    if stopping is not None and (reason := stopping.reason(step, results)):
+                        outcome.stopped, outcome.results, evaluated = reason, results, due
+                        break
                 throughput.pause(monotonic() - began)
 
                 profile.before_step(step)
@@ -174,9 +184,11 @@ def train(
             with buckets.bucket("checkpoint"):
                 checkpoints.save(step, state)
         with buckets.bucket("eval"):
-            outcome.results = _evaluate(evaluators, evaluators.by_name, state, step, writer, watchdog)
+            names = [name for name in evaluators.by_name if name not in evaluated]
+            if names:
+                outcome.results |= _evaluate(evaluators, names, state, step, writer, watchdog)
         with buckets.bucket("checkpoint"):
-            _keep_best(best, config.checkpoint.best_metric, outcome.results, step, state)
+            _keep_best(best, best_metric, outcome.results, step, state)
         ended = True
     except Preempted:
         _log.info("told to stop (SIGTERM): saving step %d", step)
@@ -273,10 +285,11 @@ def _close(writer: Writer, examples: Records | None) -> None:
 
 
 def _keep_best(
-    best: Checkpoints | None, metric: str, results: dict[str, float], step: int, state: TrainState
+    best: Checkpoints | None, by: tuple[str, int], results: dict[str, float], step: int, state: TrainState
 ) -> None:
+    metric, sign = by
     if best is not None and metric in results:  # not where evaluators of another interval ran alone
-        best.save_best(step, state, results[metric])
+        best.save_best(step, state, sign * results[metric])
 
 
 def _writer(job: Job, workdir: Path) -> Writer:

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from vit_jax import (
     cli,
     distributed,
+    early_stop,
     evaluation,
     files,
     loop,
@@ -48,7 +49,7 @@ _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__
 # runs, not what it computes.
 MAY_CHANGE_ON_RESUME = (
     "mesh.*", "fsdp_min_size", "distributed.*", "checkpoint.*", "eval.*", "features.*", "fewshot.*", "linear.*",
-    "knn.*", "imagenet.*", "log_*", "profile.*", "tensorboard",
+    "knn.*", "imagenet.*", "early_stop.*", "log_*", "profile.*", "tensorboard",
     "watchdog_minutes", "compile_cache", "allow_*", "resume", "init", "init_*", "sweep.*",
     "data.train_examples", "data.num_threads", "data.num_workers", "data.prefetch_*",
 )  # fmt: skip
@@ -116,6 +117,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
     weights = _resolve_model(config, dataset, path)
     job = job_lib.build(config, dataset.facts())
     loop.check_best_metric(config.checkpoint.best_metric, dataset, ema=config.ema_decay is not None)
+    early_stop.check(config, job.eval_every, dataset.evals)
     extra = _open_extra(job, dataset)
     opened = workdir.open_workdir(
         path,
@@ -129,7 +131,9 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
         path / "checkpoints", keep=config.checkpoint.keep, keep_every_steps=config.checkpoint.keep_every_steps
     )
     best = (
-        Checkpoints(path / "best", keep=1, keep_every_steps=None) if config.checkpoint.best_metric else None
+        Checkpoints(path / "best", keep=1, keep_every_steps=None)
+        if early_stop.best_metric(config)[0]
+        else None
     )
     state, step = start.initial_state(job, checkpoints, weights, dataset.classes)
 
@@ -148,6 +152,8 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
             if best is not None:
                 best.close()
             how = "preempted" if outcome.preempted else "done"
+            if outcome.stopped and not outcome.preempted:
+                how = f"done, stopped early ({outcome.stopped})"
         except KeyboardInterrupt:
             how = "interrupted"
             raise
@@ -253,7 +259,8 @@ def _say(outcome: loop.Outcome) -> None:
     shown = [
         f"{key}={value:.6g}" for key, value in outcome.results.items() if key.endswith(("/accuracy", "/loss"))
     ]
-    print(" ".join([f"done step={outcome.step}", *shown]), flush=True)
+    early = [f"(stopped early: {outcome.stopped})"] if outcome.stopped else []
+    print(" ".join([f"done step={outcome.step}", *shown, *early]), flush=True)
 
 
 if __name__ == "__main__":
