@@ -5,7 +5,8 @@ The argument is a model and KEY=VALUE pairs:
     B/16, B/32, L/16, L/32   rows of Table 3 (90 epochs; L also 30: epochs=30)
     H/14, g/14, G/14         not paper rows: Table 3 has no ImageNet-21k row for H. H/14 takes the L rows' settings;
                              g and G ("Scaling Vision Transformers", arXiv 2106.04560) pool by attention, have no
-                             class token, and keep Adam's first moment in bfloat16
+                             class token, and keep Adam's first moment in bfloat16; with their own recipe:
+                             scaling_g14.py
     epochs   passes over the images
     data     a source with the splits below, arrayrecord:imagenet21k by default; 21,843 classes
     train    split that is trained on, "train" by default

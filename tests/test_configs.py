@@ -21,7 +21,7 @@ from vit_jax import optim
 from vit_jax.data import preprocess
 from vit_jax.errors import UsageError
 from vit_jax.models import variants
-from vit_jax.param_groups import split
+from vit_jax.param_groups import paths_of, split
 from vit_jax.planning import topology
 
 NAMES = config_lib.config_names()
@@ -34,8 +34,19 @@ def product(*words):
     return [",".join(filter(None, chosen)) for chosen in itertools.product(*words)]
 
 
+TABLE_3 = (
+    "B/32", "B/16", "L/32", "L/16", "H/14", "R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R50+B/32", "R50+B/16",
+    "R50+L/32", "R50+L/16",
+)  # fmt: skip
 # Arguments of every config for `train`; "" is the config without one.
 ARGUMENTS = {
+    "augreg": [
+        "", "S/16,data=i21k,epochs=30", "L/16,source=tfds:x",
+        *product(("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/16", "R+Ti/16", "R26+S/32", "R50+L/32"),
+                 ("data=i1k", "data=i21k"),
+                 [f"aug={a}" for a in ("none", "light1", "light2", "medium1", "medium2", "strong1", "strong2")],
+                 ("wd=0.1", "wd=0.03"), ("reg=0", "reg=0.1")),
+    ],
     "fashion_mnist": [""],
     "finetune": [
         "", *product(("dataset=cifar100", "dataset=imagenet2012", "dataset=oxford_iiit_pet", "dataset=folder:x"),
@@ -46,25 +57,35 @@ ARGUMENTS = {
     "pretrain_i21k": [
         "", "B/16", "B/32", "H/14", "g/14", "G/14", *product(("L/16", "L/32"), ("epochs=30", "epochs=90")),
     ],
+    "pretrain_i1k": ["", "B/16,epochs=90", *TABLE_3],
+    "pretrain_jft": ["", "L/16,epochs=14", "R50+L/16,epochs=14", "B/16,classes=21843", *TABLE_3],
     "quickstart": [""],
+    "scaling_g14": ["", "G/14", "g/14", "steps=300000,data=folder:x,classes=1000"],
     "tiny_imagenet": [""],
 }  # fmt: skip
 
 # One spec for each combination (see `combination`): what is compiled. Those not among FAST are slow.
 STEPS = [
+    "augreg:B/16,aug=none,reg=0.1",
+    "augreg:L/16,aug=strong1,reg=0.1",
+    "augreg:B/32,data=i1k,aug=none,reg=0.1",
+    "augreg:R+Ti/16,aug=none,reg=0.1",
+    "augreg:R50+L/32,aug=medium1,reg=0.1",
+    "augreg:R26+S/32,data=i1k,aug=none",
+    "augreg:R26+S/32,data=i1k,aug=medium2,reg=0.1",
     "fashion_mnist",
     "finetune",
     "finetune:recipe=augreg",
     "finetune:train=probe",
     "finetune:dataset=imagenet2012,size=512",
     "plain_s16",
-    "pretrain_i21k:B/16",
-    "pretrain_i21k:L/16",
     "pretrain_i21k:G/14",
+    "pretrain_i1k:R50x1",
     "quickstart",
+    "scaling_g14",
     "tiny_imagenet",
 ]  # fmt: skip
-FAST = ("quickstart", "finetune:recipe=augreg", "plain_s16", "pretrain_i21k:B/16")
+FAST = ("augreg:L/16,aug=strong1,reg=0.1", "finetune:recipe=augreg", "plain_s16", "quickstart", "scaling_g14")
 MOST_COMPILES = 40
 
 
@@ -73,16 +94,17 @@ def specs_of(name):
 
 
 def combination(config):
-    """What makes a training step another program, sizes aside; the host's augmentation is no part of it."""
-    model, optimizer = config.model, config.optim
-    family = variants.model_family(name_of(config))
+    """Model family, loss, optimizer and augmentation on the device: what a step is made of, sizes aside.
+
+    Choose for STEPS those that scan, drop out and drop branches, for they take any other with them.
+    """
+    optimizer, family = config.optim, variants.model_family(name_of(config))
     hybrid = variants.variant_fields(name_of(config)).get("backbone") is not None
-    regularised = {name: model[name] > 0 for name in ("dropout", "attn_dropout", "stoch_depth")}
     return (
-        (family, hybrid, model.pool or "tok", bool(model.scan)),
+        ("hybrid" if hybrid else family, config.model.pool or "tok"),
         (config.loss, config.label_smoothing > 0),
         (optimizer.name, optimizer.momentum_dtype, optimizer.frozen != "", config.ema_decay is not None),
-        (config.mixup_alpha > 0, *regularised.values()),
+        config.mixup_alpha > 0,
     )
 
 
@@ -118,8 +140,10 @@ def test_every_argument_builds_at_full_size(name):
         config = config_lib.load(spec)
         config.model.name = name_of(config)
         facts = facts_of(config)
+        stateless = ("dropout", "attn_dropout", "stoch_depth", "head_bias_init")
+        model = {name: value for name, value in config.model.items() if name not in stateless}
         key = json.dumps(
-            [config.model.to_dict(), config.optim.name, config.optim.momentum_dtype, config.optim.frozen,
+            [model, config.optim.name, config.optim.momentum_dtype, config.optim.frozen,
              config.ema_decay, config.mesh.to_dict(), facts.image_shape, facts.num_classes]
         )  # fmt: skip
         if key not in jobs:
@@ -196,6 +220,67 @@ def test_the_pretraining_configs_by_argument():
     ):
         with pytest.raises(UsageError):
             config_lib.load(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arg", "lr", "epochs", "scan"),
+    [("B/16", 8e-4, 7, False), ("L/16,epochs=14", 4e-4, 14, True), ("H/14", 3e-4, 14, True),
+     ("R50x2", 1e-3, 7, False), ("R50+L/32", 2e-4, 7, True)],
+)  # fmt: skip
+def test_rows_of_jft(arg, lr, epochs, scan):
+    config = config_lib.load(f"pretrain_jft:{arg}")
+    assert (config.optim.lr, config.total_epochs, config.model.scan) == (lr, epochs, scan)
+    assert (config.optim.wd, config.model.dropout, config.optim.clip_norm) == (0.1, 0, None)
+    assert (config.model.rep_size is None) == arg.startswith("R50x")
+
+
+def test_augmentation_and_regularisation_by_argument():
+    config = config_lib.load("augreg:B/16,aug=strong2,wd=0.03,reg=0.1,data=i1k")
+    assert "|randaug(2, 20)|" in config.data.preprocess_train
+    assert (config.mixup_alpha, config.optim.wd, config.optim.wd_mode) == (0.8, 0.03, "lr_scaled")
+    assert (config.model.dropout, config.model.stoch_depth, config.model.rep_size) == (0.1, 0.1, 768)
+    assert (config.total_epochs, config.loss, config.optim.clip_norm) == (300, "softmax_xent", 1)
+    published = config_lib.load("augreg:R50+L/32")
+    assert "|randaug(2, 15)|" in published.data.preprocess_train
+    assert (published.mixup_alpha, published.optim.wd, published.model.dropout) == (0.2, 0.1, 0.1)
+    assert "randaug" not in config_lib.load("augreg:S/32").data.preprocess_train
+    assert config_lib.load("augreg:S/16").optim.wd == 0.03
+    with pytest.raises(UsageError, match="no published setting of R26"):
+        config_lib.load("augreg:R26+S/32,data=i1k")
+
+
+def test_scaling_decays_the_classifier_a_hundred_times_as_much():
+    config = config_lib.load("scaling_g14")
+    job = job_lib.build(config, facts_of(config), topology.devices(topology.parse("v5e:4x4")[0]))
+    factors = optim.decay_factors(job.abstract_state.params, config.optim.wd_mask, config.optim.wd_mults)
+    factors = {path: factor for path, factor in paths_of(factors).items() if factor}
+    assert factors.pop("head/kernel") == 100 and set(factors.values()) == {1.0}
+    assert all(path.endswith("/kernel") for path in factors)
+    assert float(job.schedule(510_000)) == pytest.approx(8e-4 / 51**0.5)
+    assert float(job.schedule(975_000)) == pytest.approx(8e-4 / 97.5**0.5 / 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("augreg:aug=medium3", "known: light1, light2, medium1|medium1"),
+        ("augreg:wd=0.3", "0.1, 0.03"),
+        ("augreg:epochs=100", "give 30 or 300"),
+        ("augreg:model=B/16,B/32", "given twice"),
+        ("augreg:B/8", "'B/16'|B/16"),
+        ("augreg:mixup=0.2", "known: .*aug"),
+        ("pretrain_i1k:S/16", "B/16"),
+        ("pretrain_i1k:wd=1", "known: .*epochs"),
+        ("pretrain_jft:R200x3", "R50x1"),
+        ("pretrain_jft:classes=all", "give numbers"),
+        ("scaling_g14:L/16", "G/14"),
+        ("scaling_g14:steps=1e6", "whole number"),
+    ],
+)
+def test_unknown_arguments_list_the_known_ones(wrong, says):
+    with pytest.raises(UsageError) as e:
+        config_lib.load(wrong)
+    assert re.search(says, f"{e.value} {e.value.remedy}")
 
 
 def test_the_few_shot_config_by_argument():
