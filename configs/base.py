@@ -1,5 +1,7 @@
 """Every configuration key, its default and what it means. Locked: an unknown key is an error.
 
+The default of a key that is added means what happened before there was one: stored runs of older versions go on.
+
 Other configs start from a fresh copy (`vit_jax.config.base_config()`) and set what their paper row says.
 
 A duration is given in one of three units, by suffix: `_steps` (optimizer steps), `_epochs` (passes over

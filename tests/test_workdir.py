@@ -21,9 +21,10 @@ MAY_CHANGE = ("mesh.*", "log_*")
 HINTS = {"total_*": "set allow_total_change=true"}
 
 
-def _open(path, config, may_change=MAY_CHANGE):
+def _open(path, config, may_change=MAY_CHANGE, defaults=None):
+    command = ["python", "-m", "vit_jax.train"]
     return workdir.open_workdir(
-        path, config, may_change=may_change, hints=HINTS, command=["python", "-m", "vit_jax.train"]
+        path, config, may_change=may_change, hints=HINTS, command=command, defaults=defaults or {}
     )
 
 
@@ -89,6 +90,17 @@ def test_another_total_is_refused_unless_allowed(tmp_path):
 )
 def test_differences(old, new, expected):
     assert workdir.differences(old, new) == expected
+
+
+def test_a_run_of_an_older_version_goes_on_where_new_keys_stand_at_their_defaults(tmp_path):
+    _open(tmp_path, CONFIG)
+    newer = _changed(cutmix_alpha=0.0, optim={**CONFIG["optim"], "power": 1.0})
+    defaults = {"cutmix_alpha": 0.0, "optim": {"lr": 0.5, "power": 1.0}}
+    opened = _open(tmp_path, newer, defaults=defaults)
+    assert opened.changed == {}
+    del opened
+    with pytest.raises(UsageError, match=r"cutmix_alpha is 0\.0 there, 1\.0 here"):
+        _open(tmp_path, {**newer, "cutmix_alpha": 1.0}, defaults=defaults)
 
 
 def test_checkpoints_without_a_config_are_refused(tmp_path):

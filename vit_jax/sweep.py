@@ -154,7 +154,7 @@ def _known(workdir: epath.Path, config: dict[str, Any], trials: list[Trial]) -> 
         ) from None
     other = {
         key: pair
-        for key, pair in differences(stored, config).items()
+        for key, pair in differences(stored, config, config_lib.to_dict(config_lib.base_config())).items()
         if not key.startswith("sweep.") or key in ("sweep.train", "sweep.dev")
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in MAY_DIFFER)
     }

@@ -125,6 +125,7 @@ def train(config: ConfigDict, path: epath.Path, command: Sequence[str]) -> loop.
         may_change=MAY_CHANGE_ON_RESUME + ((TOTAL,) if config.allow_total_change else ()),
         hints={TOTAL: "set allow_total_change=true to go on with another total"},
         command=command,
+        defaults=config_lib.to_dict(config_lib.base_config()),
     )
     workdir.write_classes(path, dataset.classes)
     checkpoints = Checkpoints(

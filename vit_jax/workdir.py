@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -87,6 +88,7 @@ def open_workdir(
     may_change: Sequence[str],
     hints: Mapping[str, str],
     command: Sequence[str],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> Workdir:
     """Create the folder of a run, or continue the run it holds; all processes call it together.
 
@@ -96,6 +98,7 @@ def open_workdir(
       may_change: patterns of dotted keys (`mesh.*`) that may differ from the stored config.
       hints: pattern -> how to go on in spite of a difference in such a key, for the message.
       command: what the user typed, for the record.
+      defaults: nested mapping of the values that keys have which the stored config is too old to know.
 
     Raises:
       UsageError: not writable, in use, the folder of another run, or not the same storage on all processes.
@@ -105,7 +108,7 @@ def open_workdir(
     refused, opened = None, None
     if jax.process_index() == 0:
         try:
-            opened = _open(folder, config, may_change, hints)
+            opened = _open(folder, config, may_change, hints, plain(defaults))
             opened = dataclasses.replace(opened, lock=Lock(folder))
             _record_start(opened, config, command)
         except UsageError as error:
@@ -201,9 +204,14 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{value!r} has no place in a JSON record")
 
 
-def differences(stored: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (stored value, new value) of all leaves that differ between two plain configs."""
-    old_leaves, new_leaves = _leaves(stored), _leaves(new)
+def differences(
+    stored: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (stored value, new value) of all leaves that differ between two plain configs.
+
+    Keys that only `new` has are new ones of a later version: they stood at their defaults.
+    """
+    old_leaves, new_leaves = _leaves(defaults) | _leaves(stored), _leaves(new)
     keys = sorted(old_leaves.keys() | new_leaves.keys())
     pairs = {key: (old_leaves.get(key, _ABSENT), new_leaves.get(key, _ABSENT)) for key in keys}
     # true is not 1, but 1 is 1.0: a config takes a whole number where a real one stands.
@@ -215,7 +223,11 @@ def differences(stored: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
 
 
 def _open(
-    folder: epath.Path, config: dict[str, Any], may_change: Sequence[str], hints: Mapping[str, str]
+    folder: epath.Path,
+    config: dict[str, Any],
+    may_change: Sequence[str],
+    hints: Mapping[str, str],
+    defaults: Mapping[str, Any],
 ) -> Workdir:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the workdir {folder} is a file", "choose a folder")
@@ -239,7 +251,7 @@ def _open(
             )
         return Workdir(folder, None, {})
     stored = read_config(folder)
-    different = differences(stored, config)
+    different = differences(stored, config, defaults)
     foreign = {key: pair for key, pair in different.items() if not _matches(key, may_change)}
     if foreign:
         shown = [f"{key} is {_show(old)} there, {_show(new)} here" for key, (old, new) in foreign.items()]

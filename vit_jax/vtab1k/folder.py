@@ -58,7 +58,7 @@ def open_folder(workdir: epath.Path, config: ConfigDict, data_dir: str) -> None:
 def _compare(path: epath.Path, mine: dict[str, Any]) -> None:
     try:
         stored = json.loads(path.read_text())
-        found = differences(stored, mine)
+        found = differences(stored, mine, {"config": config_lib.to_dict(config_lib.base_config())})
     except (ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"can't read {path}: {files.line(error)}", "choose another --workdir") from None
     other = {key: pair for key, pair in found.items() if not _matches(key, MAY_DIFFER)}
