@@ -61,6 +61,7 @@ ARGUMENTS = {
     "pretrain_jft": ["", "L/16,epochs=14", "R50+L/16,epochs=14", "B/16,classes=21843", *TABLE_3],
     "quickstart": [""],
     "scaling_g14": ["", "G/14", "g/14", "steps=300000,data=folder:x,classes=1000"],
+    "tiny/data_size": ["", *product(("share=10%", "share=500"), ("model=large", "dropout=0.1", "smoothing=0"))],
     "tiny_imagenet": [""],
 }  # fmt: skip
 
@@ -83,6 +84,8 @@ STEPS = [
     "pretrain_i1k:R50x1",
     "quickstart",
     "scaling_g14",
+    "tiny/data_size",
+    "tiny/data_size:dropout=0.1",
     "tiny_imagenet",
 ]  # fmt: skip
 FAST = ("augreg:L/16,aug=strong1,reg=0.1", "finetune:recipe=augreg", "plain_s16", "quickstart", "scaling_g14")
@@ -300,3 +303,25 @@ def test_the_few_shot_config_by_argument():
     for wrong in ("methods=svm", "data=digits,methods=", "imagenet=/x,sets=sketch", "folder=a"):
         with pytest.raises(UsageError):
             config_lib.load(f"fewshot:{wrong}")
+
+
+def test_the_small_data_size_study_by_argument():
+    config = config_lib.load(
+        "tiny/data_size:x/y,share=10%,model=large,wd=0.3,dropout=0.2,smoothing=0,steps=50"
+    )
+    assert config.data.train == "folder:x/y@train{:10%-stratified}"
+    assert (config.data.val, config.data.test) == (
+        "folder:x/y@train{90%:-stratified}",
+        "folder:x/y@validation",
+    )
+    assert (config.model.width, config.model.dropout, config.optim.wd, config.label_smoothing) == (
+        192,
+        0.2,
+        0.3,
+        0,
+    )
+    assert (config.total_steps, config.warmup_steps) == (50, 5)
+    assert config_lib.load("tiny/data_size").data.train.endswith("@train{:90%-stratified}")
+    for wrong in ("model=huge", "wd=x", "steps=1.5", "part=3%"):
+        with pytest.raises(UsageError):
+            config_lib.load(f"tiny/data_size:{wrong}")
