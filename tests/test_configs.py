@@ -47,6 +47,11 @@ ARGUMENTS = {
                  [f"aug={a}" for a in ("none", "light1", "light2", "medium1", "medium2", "strong1", "strong2")],
                  ("wd=0.1", "wd=0.03"), ("reg=0", "reg=0.1")),
     ],
+    "data_size": [
+        "", *product(("B/16", "L/32", "R50x1"), ("on=i1k", "images=9M")),
+        "B/16,smoothing=0.1", "L/16,on=i21k,wd=0.1,dropout=0", "H/14,images=90M", "b/32,images=30M",
+        "b/16,on=i21k,images=3%",
+    ],
     "fashion_mnist": [""],
     "finetune": [
         "", *product(("dataset=cifar100", "dataset=imagenet2012", "dataset=oxford_iiit_pet", "dataset=folder:x"),
@@ -67,6 +72,7 @@ ARGUMENTS = {
 
 # One spec for each combination (see `combination`): what is compiled. Those not among FAST are slow.
 STEPS = [
+    "data_size:B/16,smoothing=0.1",
     "augreg:B/16,aug=none,reg=0.1",
     "augreg:L/16,aug=strong1,reg=0.1",
     "augreg:B/32,data=i1k,aug=none,reg=0.1",
@@ -85,7 +91,6 @@ STEPS = [
     "quickstart",
     "scaling_g14",
     "tiny/data_size",
-    "tiny/data_size:dropout=0.1",
     "tiny_imagenet",
 ]  # fmt: skip
 FAST = ("augreg:L/16,aug=strong1,reg=0.1", "finetune:recipe=augreg", "plain_s16", "quickstart", "scaling_g14")
@@ -325,3 +330,31 @@ def test_the_small_data_size_study_by_argument():
     for wrong in ("model=huge", "wd=x", "steps=1.5", "part=3%"):
         with pytest.raises(UsageError):
             config_lib.load(f"tiny/data_size:{wrong}")
+
+
+def test_the_data_size_study_by_argument():
+    config = config_lib.load("data_size:L/16,on=i1k,wd=0.1,dropout=0.2,smoothing=0.1")
+    other = config_lib.load("pretrain_i1k:L/16")
+    other.optim.wd, other.model.dropout, other.label_smoothing = 0.1, 0.2, 0.1
+    assert config.to_dict() == other.to_dict()
+
+    jft = {
+        images: config_lib.load(f"data_size:B/32,images={images}") for images in ("9M", "30M", "90M", "300M")
+    }
+    splits = [c.data.train.partition("@")[2] for c in jft.values()]
+    assert splits == ["train{:9000000}", "train{:30000000}", "train{:90000000}", "train{:99.9%}"]
+    facts = facts_of(jft["9M"])
+    for c in jft.values():
+        assert c.data.val == "arrayrecord:jft300m@train{99.9%:}"
+        assert job_lib.schedule_of(c, facts)[1] == 7 * 303_000_000 // 4096  # whatever the images
+        assert (c.early_stop.metric, c.optim.lr, c.optim.wd) == ("eval/val/accuracy", 8e-4, 0.1)
+        assert c.features.data == (("imagenet", "tfds:imagenet2012", "train", "validation"),)
+        assert c.fewshot.shots == (5,)
+    half = config_lib.load("data_size:b/32,images=3%,on=i21k,val=validation,fewshot=none,data=arrayrecord:x")
+    assert (half.data.train, half.data.val) == ("arrayrecord:x@train{:3%}", "arrayrecord:x@validation")
+    assert half.features.data == () and half.data.train_examples == 425_914
+    width = variants.variant_fields(half.model.name)["width"]
+    assert (width, half.model.rep_size) == (384, 384)
+    for wrong in ("S/32", "on=jft3b", "images=some", "wd=x", "images=-3%"):
+        with pytest.raises(UsageError):
+            config_lib.load(f"data_size:{wrong}")
