@@ -66,6 +66,8 @@ ARGUMENTS = {
     "pretrain_jft": ["", "L/16,epochs=14", "R50+L/16,epochs=14", "B/16,classes=21843", *TABLE_3],
     "quickstart": [""],
     "scaling_g14": ["", "G/14", "g/14", "steps=300000,data=folder:x,classes=1000"],
+    "tiny/architecture": ["", *product(("vit", "resnet", "hybrid"), ("folder=x,steps=50",))],
+    "tiny/cifar10": ["", "folder:x,epochs=2.5", "machine=gpu"],
     "tiny/data_size": ["", *product(("share=10%", "share=500"), ("model=large", "dropout=0.1", "smoothing=0"))],
     "tiny_imagenet": [""],
 }  # fmt: skip
@@ -90,6 +92,9 @@ STEPS = [
     "pretrain_i1k:R50x1",
     "quickstart",
     "scaling_g14",
+    "tiny/architecture:hybrid",
+    "tiny/architecture:resnet",
+    "tiny/cifar10:machine=gpu",
     "tiny/data_size",
     "tiny_imagenet",
 ]  # fmt: skip
@@ -190,13 +195,15 @@ def test_every_combination_takes_steps():
     "spec", [pytest.param(s, marks=[] if s in FAST else pytest.mark.slow) for s in STEPS]
 )
 def test_steps_on_a_shrunken_model(spec):
-    """Three: the first one's rate is 0 with a warm-up, and a head of zeros lets nothing through in the next."""
+    """Four: with a warm-up the first one's rate is 0, a head of zeros lets nothing through in the next, nor do the
+    branches of a ResNet, whose last scale is 0, in the third.
+    """
     config = config_lib.load(spec)
     shrink(config)
     job = job_lib.build(config, facts_of(config), jax.devices()[:1])
     step, state = job.lower_train_step().compile(), job.create_state()
     before = jax.device_get(state.params)
-    for index in range(3):
+    for index in range(4):
         state, metrics = step(state, batch_of(config, job, index))
         assert np.isfinite(metrics["loss"]) and float(metrics["skipped"]) == 0
         np.testing.assert_allclose(metrics["lr"], job.schedule(index), rtol=1e-6)
