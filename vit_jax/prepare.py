@@ -1,12 +1,15 @@
 """Makes a data set of ArrayRecord shards, which training reads at random, of images in any layout.
 
     python -m vit_jax.prepare photos/ prepared/                                  # SPLIT/CLASS/ or CLASS/ folders
+    python -m vit_jax.prepare ILSVRC2012_img_train.tar prepared/                 # tars of a class, or class folders
+    python -m vit_jax.prepare 'shards/train-{000..146}.tar' prepared/            # WebDataset
+    python -m vit_jax.prepare photos/ prepared/ --labels=labels.csv              # PATH,CLASS;CLASS
     python -m vit_jax.prepare tfds:cifar10 prepared/ --split=train='train[:98%]' --split=val='train[98%:]'
     python -m vit_jax.prepare --verify prepared/
 
-SOURCE is KIND:LOCATION as in a config (folder:, idx:, cifar10:, arrayrecord:, tfds: ...), or a path, which is
-looked at. Training reads the result as arrayrecord:DESTINATION@SPLIT. A command that was stopped or killed goes on
-when it is started again, and the shards are then the same, byte for byte.
+SOURCE is KIND:LOCATION as in a config (folder:, idx:, cifar10:, arrayrecord:, tfds: ...), tar: or webdataset:, or a
+path, which is looked at. Training reads the result as arrayrecord:DESTINATION@SPLIT. A command that was stopped or
+killed goes on when it is started again, and the shards are then the same, byte for byte.
 """
 
 import contextlib
@@ -80,6 +83,15 @@ def _parser() -> cli.Parser:
         help="class names in label order, one a line; or the 21,843 of ImageNet-21k; default: those of the source",
     )  # fmt: skip
     parser.add_argument(
+        "--labels", metavar="FILE",
+        help="CSV or JSON of PATH and CLASS, or classes, for a folder or archive without class folders",
+    )  # fmt: skip
+    parser.add_argument(
+        "--multi-label",
+        action="store_true",
+        help="label vectors, though each image of --labels has one class",
+    )
+    parser.add_argument(
         "--on-bad-image", choices=("error", "skip"), default="error",
         help="an image that can't be read or decoded ends the command, or is left out and listed; default: error",
     )  # fmt: skip
@@ -132,7 +144,10 @@ def _prepare(source: str, root: str, flags: Any) -> int:
     _check_apart(source, root)
     destination = Destination(root)
     try:
-        given = open_input(source, splits=flags.split, classes=flags.classes)
+        given = open_input(
+            source, destination.scratch, splits=flags.split, classes=flags.classes, labels=flags.labels,
+            multi_label=flags.multi_label,
+        )  # fmt: skip
         plan = make_plan(given, images, shards=flags.shards, shuffle=flags.shuffle)
         if not destination.begin(plan.made_from):
             print(f"{root} is finished already", flush=True)

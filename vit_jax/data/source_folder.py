@@ -40,7 +40,7 @@ class FolderCatalog(Catalog):
         self._warn_absent = warn_absent
         self.root = os.path.expanduser(location)
         if self.root.lower().endswith(_ARCHIVES) and not tree.is_folder(self.root):
-            raise UsageError(f"folder:{location} is an archive, which isn't supported", "unpack it first")
+            raise UsageError(f"folder:{location} is an archive, which isn't supported", _unpack(location))
         if not tree.is_folder(self.root):
             raise UsageError(f"folder:{location}: no such folder", "check the path; " + _LAYOUT)
         self._folders = tuple(os.fsdecode(name) for name in tree.subfolders(os.fsencode(self.root)))
@@ -142,6 +142,13 @@ def _images(path: bytes) -> Iterator[bytes]:
     return (name for name in tree.files_below(path) if os.path.splitext(name)[1].lower() in _EXTENSIONS)
 
 
+def _unpack(archive: str, folder: str | None = None) -> str:
+    """What to do with an archive, or with all in a folder."""
+    if not archive.lower().endswith((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")):
+        return f"unpack {archive} first"
+    return f"unpack {archive} first, or: python -m vit_jax.prepare {folder or archive} DESTINATION"
+
+
 def _nothing_found(path: str, folders: list[bytes]) -> UsageError:
     """The error for a split without images: says what was searched and what lies there instead."""
     names = tree.names(path)
@@ -152,7 +159,7 @@ def _nothing_found(path: str, folders: list[bytes]) -> UsageError:
     )
     what = f"no images in {path}: searched {searched} for files ending in {' '.join(EXTENSIONS)}, in any case"
     if archives:
-        return UsageError(what, f"archives aren't supported, unpack {archives[0]} first")
+        return UsageError(what, f"archives aren't supported, {_unpack(archives[0], path)}")
     if loose:
         return UsageError(what, f"{loose} images lie beside the class folders; {_LAYOUT}")
     return UsageError(what, _LAYOUT)

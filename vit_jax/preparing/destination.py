@@ -2,6 +2,7 @@
 
     ROOT/.prepare/plan.json           what the folder is made from, written before anything else
     ROOT/.prepare/SPLIT/00003.json    shard 3 of a split is whole: its digest, counts, and what was left out
+    ROOT/.prepare/scratch/            compressed archives, expanded
     ROOT/.prepare/lock
     ROOT/manifest.json                the end: `.prepare` is gone
 
@@ -54,6 +55,13 @@ class Destination:
         if self.manifest is None:
             self._take()
 
+    @property
+    def scratch(self) -> Path:
+        """For files that are needed until the end."""
+        folder = self.state / "scratch"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def _take(self) -> None:
         try:
             self.state.mkdir(parents=True, exist_ok=True)
@@ -77,7 +85,6 @@ class Destination:
         wanted = json.loads(json.dumps(made_from))
         if self.manifest is not None:
             self._compare(self.manifest["made_from"], wanted)
-            shutil.rmtree(self.state, ignore_errors=True)
             return False
         plan = self.state / _PLAN
         if plan.exists():
@@ -117,6 +124,8 @@ class Destination:
 
     def release(self) -> None:
         """Lets go of the folder; a folder in which nothing was begun is removed."""
+        if self.manifest is not None:  # whatever was opened to compare with it
+            shutil.rmtree(self.state, ignore_errors=True)
         if self._lock is None:
             return
         if self.state.is_dir() and not (self.state / _PLAN).exists():

@@ -151,11 +151,12 @@ class _ShardWriter:
                 _sync(temporary)
                 os.replace(temporary, path)
                 _sync(path.parent)
+            self.destination.note(split.name, index, entry)
         except BaseException:
+            self.leave.set()
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        self.destination.note(split.name, index, entry)
         return entry
 
     def _write(self, split: SplitPlan, index: int, path: Path) -> dict[str, Any]:
