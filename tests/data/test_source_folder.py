@@ -81,7 +81,9 @@ def test_numeric_classes_are_ordered_as_strings(tmp_path):
 
 
 def test_archives_are_refused_at_once(tmp_path):
-    with pytest.raises(UsageError, match=r"is an archive, which isn't supported .unpack .*zipped_classes\.zip first"):
+    with pytest.raises(
+        UsageError, match=r"is an archive, which isn't supported .unpack .*classes\.zip first"
+    ):
         open_source(f"folder:{path('zipped_classes.zip')}", default_split="train")
     (tmp_path / "train").mkdir()
     shutil.copy(path("zipped_classes.zip"), tmp_path / "train")
