@@ -78,7 +78,9 @@ def get_config() -> ConfigDict:
     c.model.head_bias_init = 0.0  # the paper's sigmoid pretraining uses -10
     c.model.scan = False  # ViT: one scanned block instead of `depth` unrolled ones; for L and larger
     c.model.remat = "none"  # ViT: none | dots | full: what the backward pass recomputes
-    c.model.dtype = "float32"  # of the computation: float32 | bfloat16; parameters are float32
+    # Of the computation: float32 | bfloat16. Parameters are float32; gradients of those used in it are summed over
+    # devices in it, those of norms and classifier in float32.
+    c.model.dtype = "float32"
     c.model.softmax_dtype = "float32"  # ViT: of the attention softmax
     c.model.attention = "auto"  # ViT: auto | xla; cudnn and pallas are planned
     # A scan without remat keeps every layer's activations stacked: several times the memory of the unrolled

@@ -1,14 +1,16 @@
 """The plan command: what it refuses, what it prints, and what the TPU compiler says of the shipped configs."""
 
 import json
+import re
 
 import jax
 import pytest
 
 from tests.tiny_job import FACTS, tiny_config
+from vit_jax import job as job_lib
 from vit_jax import plan, train
 from vit_jax.errors import RunFailed, UsageError
-from vit_jax.planning import report, search, topology
+from vit_jax.planning import compiling, report, search, topology
 
 KEYS = {
     "topology", "chips", "fits", "hbm_limit_bytes", "argument_bytes", "temp_bytes", "peak_bytes", "params",
@@ -145,6 +147,21 @@ def test_train_warns_of_data_of_another_size(caplog):
     assert not caplog.records
     train._warn_of_another_size(config, 6)
     assert "has 6 images, data.train_examples says 5" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "short"), [("float32", "f32"), ("bfloat16", "bf16")])
+def test_gradients_are_summed_over_chips_in_the_type_of_the_computation(dtype, short):
+    """As configs/base.py says at model.dtype. Of the TPU's program: a CPU's sums are float32 whatever they were."""
+    config = tiny_config(model__dtype=dtype, mesh__replica=2, mesh__fsdp=2, fsdp_min_size=0)
+    job = job_lib.build(config, FACTS, topology.devices(topology.parse("v5e:2x2")[0]))
+    text = compiling.compile_step(job, {}, None).text
+    sums = [
+        re.search(r"= (.*) (?:all-reduce|reduce-scatter)(?:-start)?\(", line) for line in text.splitlines()
+    ]
+    shapes = " ".join(match[1] for match in sums if match)
+    assert set(re.findall(r"(\w+)\[32,64\]", shapes)) == {short}  # mlp/fc1/kernel
+    assert set(re.findall(r"(\w+)\[32,5\]", shapes)) == {"f32"}  # head/kernel
 
 
 # ---- the shipped configs, compiled for real slices
