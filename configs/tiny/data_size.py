@@ -2,7 +2,7 @@
 
 Not a paper row; the question of ViT (arXiv 2010.11929), Figure 4: does the larger model need more images to be the
 better one? Every share is trained by the same settings for the same number of steps at most, and stops early by the
-loss on a tenth of the training images that no share has. The argument is a folder and KEY=VALUE pairs:
+accuracy on a tenth of the training images that no share has. The argument is a folder and KEY=VALUE pairs:
 
     folder    with train/CLASS/ and validation/CLASS/ images, "tiny-imagenet" by default; resized to 64 pixels
     share     of the training images, "3%" or "500", the same of every class; "" (default): all but that tenth.
@@ -71,10 +71,10 @@ def get_config(arg: str = "") -> ConfigDict:
     config.schedule = "cosine"
 
     config.log_every_steps = 50
-    config.eval.every_steps = 100
+    config.eval.every_steps = 50
     config.checkpoint.every_steps = 200
-    config.early_stop.metric = "eval/val/loss"
-    config.early_stop.patience = 4
+    config.early_stop.metric = "eval/val/accuracy"
+    config.early_stop.patience = 6
 
     config.features.data = (("own", folder, "train", "validation"),)
     config.features.methods = ("fewshot",)
