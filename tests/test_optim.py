@@ -10,6 +10,7 @@ import pytest
 from tests.golden_layouts import from_reference, load_npz, model_of
 from vit_jax import losses, step
 from vit_jax.errors import UsageError
+from vit_jax.mixup import Mix
 from vit_jax.optim import decay_mask, decay_summary, make_optimizer
 from vit_jax.param_groups import ParamGroups, make_groups, split
 from vit_jax.schedules import make_schedule
@@ -141,7 +142,7 @@ def test_five_steps_of_the_reference(golden, name):
         num_classes=config["num_classes"],
         train_loss=loss,
         eval_loss=loss,
-        mixup_alpha=0.0,
+        mix=Mix(),
         accum_steps=accum_steps,
         seed=0,
         mean=(127.5,) * 3,

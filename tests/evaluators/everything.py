@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.evaluators.fakes import Lookup, NumberedSource, Scale, batches_of, lookup_step, state_of
 from vit_jax import distributed, losses, sharding, step, workdir
+from vit_jax.mixup import Mix
 
 
 def results(mesh, batch, cache):
@@ -36,7 +37,7 @@ def results(mesh, batch, cache):
     multi = NumberedSource(several, classes)
     state = state_of(table, mesh)
     loss = losses.make_loss("softmax_xent", label_smoothing=0.0)
-    task = Classify(7, loss, loss, 0.0, 1, 0, Scale.mean, Scale.std)
+    task = Classify(7, loss, loss, Mix(), 1, 0, Scale.mean, Scale.std)
     eval_step = jax.jit(
         lambda params, batch: step.eval_step(params, batch, model=Lookup(), task=task),
         out_shardings=sharding.replicated(mesh),

@@ -7,6 +7,7 @@ import pytest
 from tests.evaluators.fakes import Lookup, NumberedSource, batches_of, state_of
 from vit_jax import losses, sharding, step
 from vit_jax.evaluators.classification import Classification
+from vit_jax.mixup import Mix
 from vit_jax.tasks.classify import Classify
 
 N = 90
@@ -24,7 +25,7 @@ def case():
 def evaluator(labels, num_classes, devices=1, batch=16, confusion=True):
     mesh = sharding.make_mesh(-1, 1, 1, jax.devices()[:devices])
     loss = losses.make_loss("softmax_xent", label_smoothing=0.0)
-    task = Classify(num_classes, loss, loss, 0.0, 1, 0, (0.0,) * 3, (1.0,) * 3)
+    task = Classify(num_classes, loss, loss, Mix(), 1, 0, (0.0,) * 3, (1.0,) * 3)
     jitted = jax.jit(
         lambda params, batch: step.eval_step(params, batch, model=Lookup(), task=task, confusion=confusion),
         out_shardings=sharding.replicated(mesh),

@@ -11,6 +11,7 @@ from vit_jax import job as job_lib
 from vit_jax import losses, sharding, step
 from vit_jax.data import pipeline, prefetch
 from vit_jax.evaluators.classification import Classification
+from vit_jax.mixup import Mix
 from vit_jax.tasks.classify import Classify
 
 N, TOP1, LOSS = 103, 52, 1.312613
@@ -49,7 +50,7 @@ def _evaluate(case, batch, mesh):
         num_classes=7,
         train_loss=losses.make_loss("softmax_xent", label_smoothing=0.0),
         eval_loss=losses.make_loss("softmax_xent", label_smoothing=0.0),
-        mixup_alpha=0.0,
+        mix=Mix(),
         accum_steps=1,
         seed=0,
         mean=(0.0,) * 3,
