@@ -16,6 +16,7 @@ REQUIRES = [
     "etils[epath]>=1.15",
     "flax>=0.12.8",
     "fsspec>=2026.9",
+    "google-crc32c>=1.9",
     "grain>=0.2.18",
     "importlib_resources>=7.1",  # tensorflow-datasets imports it without declaring it
     "jax>=0.10.2",

@@ -5,7 +5,7 @@
     python -m vit_jax.prepare 'shards/train-{000..146}.tar' prepared/            # WebDataset
     python -m vit_jax.prepare photos/ prepared/ --labels=labels.csv              # PATH,CLASS;CLASS
     python -m vit_jax.prepare tfds:cifar10 prepared/ --split=train='train[:98%]' --split=val='train[98%:]'
-    python -m vit_jax.prepare --verify prepared/
+    python -m vit_jax.prepare --verify --find-duplicates prepared/
 
 SOURCE is KIND:LOCATION as in a config (folder:, idx:, cifar10:, arrayrecord:, tfds: ...), tar: or webdataset:, or a
 path, which is looked at. Training reads the result as arrayrecord:DESTINATION@SPLIT. A command that was stopped or
@@ -30,7 +30,7 @@ from vit_jax.data.arrayrecord import read_manifest
 from vit_jax.distributed import EXIT_OK, EXIT_PREEMPTED
 from vit_jax.errors import UsageError
 from vit_jax.metrics import shows_bars
-from vit_jax.preparing import writing
+from vit_jax.preparing import duplicates, writing
 from vit_jax.preparing.destination import Destination
 from vit_jax.preparing.images import Images
 from vit_jax.preparing.inputs import open_input
@@ -63,12 +63,15 @@ def main(argv: Sequence[str]) -> int:
     flags, words = cli.parse_words(_parser(), argv)
     if flags.threads < 1:
         raise UsageError(f"--threads={flags.threads}", "give at least 1")
-    if len(words) == 1 and flags.verify:
+    if not 0 <= flags.near_bits <= 16:
+        raise UsageError(f"--near-bits={flags.near_bits}", "give 0 to 16 of the 128 bits")
+    looks = flags.verify or flags.find_duplicates
+    if len(words) == 1 and looks:
         return _look(words[0], flags)
     if len(words) != 2:
         raise UsageError(f"{len(words)} words given, not SOURCE DESTINATION", f"see {_parser().prog} --help")
     code = _prepare(*words, flags)
-    return _look(words[1], flags) if code == EXIT_OK and flags.verify else code
+    return _look(words[1], flags) if code == EXIT_OK and looks else code
 
 
 def _parser() -> cli.Parser:
@@ -114,6 +117,17 @@ def _parser() -> cli.Parser:
         "--verify", action="store_true",
         help="read the result again and compare it with its manifest; without SOURCE: of a data set that is there",
     )  # fmt: skip
+    parser.add_argument(
+        "--find-duplicates", action="store_true",
+        help="list equal and nearly equal images, and what of a split is in another, in duplicates.json",
+    )  # fmt: skip
+    parser.add_argument(
+        "--near-bits",
+        type=int,
+        default=8,
+        metavar="N",
+        help="of 128, in which nearly equal images differ; default: 8",
+    )
     parser.add_argument(
         "--shards", type=int, metavar="N", help="of every split; default: one for 1000 images, 1024 at most"
     )
@@ -186,8 +200,21 @@ def _look(root: str, flags: Any) -> int:
         )
         print(f"verified {root}: {count} examples are as they were written", flush=True)
 
+    def compare(watch: Watch) -> None:
+        images = duplicates.look_at(
+            root, manifest, threads=flags.threads, progress=watch.progress, show=watch.show, stop=watch.stop
+        )
+        found = duplicates.report(images, flags.near_bits)
+        print(
+            "\n".join([*duplicates.lines(found), f"wrote {duplicates.write_report(root, found)}"]), flush=True
+        )
+
+    code = EXIT_OK
     with cli.work():
-        return _watched(count, check)
+        for wanted, work in ((flags.verify, check), (flags.find_duplicates, compare)):
+            if wanted and code == EXIT_OK:
+                code = _watched(count, work)
+    return code
 
 
 def _watched(total: int, work: Callable[[Watch], None]) -> int:

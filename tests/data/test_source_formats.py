@@ -203,7 +203,7 @@ def test_tfds(tfds_dir, monkeypatch, offline):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("tfds:mnist", r"isn't prepared: no folder .*python -m vit_jax\.prepare tfds:mnist DESTINATION"),
+        ("tfds:mnist", r"isn't prepared: no folder .*tfds build mnist --file_format=array_record"),
         ("tfds:tiny_set:9.9.9", r"version 9\.9\.9 isn't prepared.*1\.2\.0"),
         ("tfds:tiny_set@validation", "no split 'validation'.*it has train, test"),
     ],

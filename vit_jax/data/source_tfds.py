@@ -57,7 +57,10 @@ class TfdsCatalog(Catalog):
     """The splits of one prepared data set.
 
     counts: examples by split.
+    formats: of files that can be read.
     """
+
+    formats: tuple[str, ...] = ("array_record",)
 
     def __init__(self, location: str, reading: Reading | None = None) -> None:
         """Opens it; `reading` in place of what its features say. UsageError if it isn't prepared."""
@@ -67,7 +70,7 @@ class TfdsCatalog(Catalog):
         folder = _find(location)
         self._builder = tfds.builder_from_directory(folder)
         info = self._builder.info
-        if info.file_format is not tfds.core.FileFormat.ARRAY_RECORD:
+        if info.file_format.value not in self.formats:
             raise OtherFormat(
                 f"{self.spec} in {folder} is stored as {info.file_format.value}, not as array_record",
                 f"convert it with: python -m vit_jax.prepare {self.spec} DESTINATION",
@@ -113,9 +116,13 @@ class TfdsCatalog(Catalog):
         return key, features[key]
 
     def open(self, split: str, classes: Sequence[str] | None) -> Source:
-        records = self._builder.as_data_source(split=split, decoders=self._decoders)
+        records = self._records(split)
         class_map = ClassMap(self._reading.classes, classes, f"{self.spec}@{split}")
         return TfdsSource(self.spec, split, records, self._reading, class_map)
+
+    def _records(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The records of a split, their images still encoded."""
+        return self._builder.as_data_source(split=split, decoders=self._decoders)
 
 
 class TfdsSource(Source):
@@ -155,9 +162,11 @@ def _find(location: str) -> str:
     name, _, version = location.partition(":")
     root = data_dir()
     folder = os.path.join(root, *name.split("/"))
+    if os.path.isfile(os.path.join(location, _INFO)):  # the folder itself
+        return location
     remedy = (
-        f"prepare it as ArrayRecord in {root} (or set TFDS_DATA_DIR), or convert it with: "
-        f"python -m vit_jax.prepare tfds:{location} DESTINATION"
+        f"set TFDS_DATA_DIR, or with pip install 'vit_jax[tfds]': "
+        f"tfds build {location} --file_format=array_record --data_dir={root}"
     )
     if not os.path.isdir(folder):
         raise UsageError(f"tfds:{location} isn't prepared: no folder {folder}", remedy)

@@ -22,11 +22,13 @@ from vit_jax.preparing import tars
 from vit_jax.preparing.classes import IMAGENET21K, class_list
 from vit_jax.preparing.labels import LabelTable, by_table, read_labels
 from vit_jax.preparing.listing import FolderListing, ListedCatalog, by_class_folder
+from vit_jax.preparing.tfrecord import AnyTfdsCatalog
 from vit_jax.preparing.webdataset import is_webdataset, open_webdataset
 
 _log = logging.getLogger("vit_jax.prepare")
 
 _WHOLE = "train"  # what the only split of a source without splits is called
+_TFDS = "dataset_info.json"
 _IDX, _CIFAR10, _CIFAR100 = "idx3-ubyte", "data_batch_1.bin", "fine_label_names.txt"
 
 
@@ -108,6 +110,8 @@ def guess(path: str) -> str:
     names = tree.names(path)
     if MANIFEST in names:
         return "arrayrecord"
+    if _TFDS in names:
+        return "tfds"
     if any(_IDX in name for name in names):
         return "idx"
     if _CIFAR10 in names:
@@ -153,6 +157,8 @@ def _open(kind: str, given: Opening) -> Catalog:
     if kind == "folder":
         # Classes without images are looked for here: in the split that gives the classes they are an error.
         return FolderCatalog(given.location, warn_absent=False)
+    if kind == "tfds":
+        return AnyTfdsCatalog(given.location)
     return sources.KINDS[kind](given.location)
 
 
