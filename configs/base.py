@@ -33,6 +33,21 @@ def get_config() -> ConfigDict:
     # Resuming with another total changes the schedule from this step on; refused unless true.
     c.allow_total_change = False
 
+    # ---- what is learned
+    c.task = "classify"  # classify | masked_patch: pretraining that looks at no label
+    # Task masked_patch (ViT, appendix B.1.2): some patches of every image are hidden, and predicted from the rest.
+    c.masked_patch = ConfigDict()
+    c.masked_patch.share = (
+        0.5  # of an image's patches that are corrupted and count in the loss; 0.15 was worse
+    )
+    c.masked_patch.mask_share = (
+        0.8  # of the corrupted ones, drawn one by one: replaced by a learned mask token
+    )
+    c.masked_patch.swap_share = 0.1  # likewise: by another patch of the image; the rest is left as it is
+    # mean_colour (3 bits a channel: 512 classes) | patch_4x4 (the colour of each of 16 cells, in classes too) |
+    # pixels (all of them, normalised, by mean squared error)
+    c.masked_patch.target = "mean_colour"
+
     # ---- model
     c.model = ConfigDict()
     # One of vit_jax.list_models(), or another patch size or width of those; "": as the weights of init are.

@@ -64,11 +64,17 @@ ARGUMENTS = {
     ],
     "pretrain_i1k": ["", "B/16,epochs=90", *TABLE_3],
     "pretrain_jft": ["", "L/16,epochs=14", "R50+L/16,epochs=14", "B/16,classes=21843", *TABLE_3],
+    "pretrain_masked": [
+        "", "B/16,share=0.15,steps=100000", "target=patch_4x4", "target=pixels,data=folder:x,val=test", "L/16",
+        "G/14",
+    ],
     "quickstart": [""],
     "scaling_g14": ["", "G/14", "g/14", "steps=300000,data=folder:x,classes=1000"],
     "tiny/architecture": ["", *product(("vit", "resnet", "hybrid"), ("folder=x,steps=50",))],
     "tiny/cifar10": ["", "folder:x,epochs=2.5", "machine=gpu"],
     "tiny/data_size": ["", *product(("share=10%", "share=500"), ("model=large", "dropout=0.1", "smoothing=0"))],
+    "tiny/masked_finetune": ["", "runs/masked,folder=x,lr=3e-4"],
+    "tiny/masked_pretrain": ["", "x,target=pixels"],
     "tiny_imagenet": [""],
 }  # fmt: skip
 
@@ -90,6 +96,8 @@ STEPS = [
     "plain_s16",
     "pretrain_i21k:G/14",
     "pretrain_i1k:R50x1",
+    "pretrain_masked",
+    "pretrain_masked:G/14",
     "quickstart",
     "scaling_g14",
     "tiny/architecture:hybrid",
@@ -114,6 +122,7 @@ def combination(config):
     optimizer, family = config.optim, variants.model_family(name_of(config))
     hybrid = variants.variant_fields(name_of(config)).get("backbone") is not None
     return (
+        config.task,
         ("hybrid" if hybrid else family, config.model.pool or "tok"),
         (config.loss, config.label_smoothing > 0),
         (optimizer.name, optimizer.momentum_dtype, optimizer.frozen != "", config.ema_decay is not None),
@@ -141,6 +150,7 @@ def test_docstring_says_what_it_is_and_the_command(name):
 MILLIONS = {  # parameters
     "pretrain_i21k:B/16": 103.2, "pretrain_i21k:B/32": 104.8, "pretrain_i21k:L/16,epochs=30": 326.7,
     "pretrain_i21k:L/32,epochs=90": 328.9, "pretrain_i21k:H/14": 660.3, "plain_s16": 22.2,
+    "pretrain_masked": 86.2,
 }  # fmt: skip
 
 
@@ -156,8 +166,8 @@ def test_every_argument_builds_at_full_size(name):
         stateless = ("dropout", "attn_dropout", "stoch_depth", "head_bias_init")
         model = {name: value for name, value in config.model.items() if name not in stateless}
         key = json.dumps(
-            [model, config.optim.name, config.optim.momentum_dtype, config.optim.frozen,
-             config.ema_decay, config.mesh.to_dict(), facts.image_shape, facts.num_classes]
+            [model, config.masked_patch.to_dict(), config.optim.name, config.optim.momentum_dtype,
+             config.optim.frozen, config.ema_decay, config.mesh.to_dict(), facts.image_shape, facts.num_classes]
         )  # fmt: skip
         if key not in jobs:
             jobs[key] = job_lib.build(config, facts, devices)
@@ -273,6 +283,22 @@ def test_scaling_decays_the_classifier_a_hundred_times_as_much():
     assert all(path.endswith("/kernel") for path in factors)
     assert float(job.schedule(510_000)) == pytest.approx(8e-4 / 51**0.5)
     assert float(job.schedule(975_000)) == pytest.approx(8e-4 / 97.5**0.5 / 2)
+
+
+def test_masked_patches_by_argument():
+    config = config_lib.load("pretrain_masked:L/16,target=patch_4x4,share=0.15,steps=100000,val=validation")
+    assert (config.task, config.masked_patch.target, config.masked_patch.share) == (
+        "masked_patch", "patch_4x4", 0.15
+    )  # fmt: skip
+    assert (config.total_steps, config.model.scan) == (100_000, True)
+    assert config.data.val == "arrayrecord:jft300m@validation"
+    config = config_lib.load("pretrain_masked")
+    job = job_lib.build(config, facts_of(config), topology.devices(topology.parse("v5e:4x4")[0]))
+    assert (job.task.count, job.model.num_classes, job.total_steps) == (98, 512, 1_000_000)
+    assert float(job.schedule(10_000)) == pytest.approx(2e-4) and job.model.has_class_token
+    for wrong in ("target=colour", "share=half", "lr=1"):
+        with pytest.raises(UsageError):
+            config_lib.load(f"pretrain_masked:{wrong}")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@
     python -m vit_jax.evaluate --checkpoint=B_16.npz --config=configs/fewshot.py:data=folder:flowers
     python -m vit_jax.evaluate --checkpoint=runs/quickstart --report   # and an HTML page: RUN/report.html
 
-The config's data.val and data.test are classified; `features` has few-shot, linear and nearest-neighbour
-evaluation, `imagenet` ReaL, V2, A, R and ObjectNet. What fails is named on stderr, the rest is printed, and the
-exit code is 1.
+A run of task masked_patch is evaluated on hidden patches, or with --config by its encoder's features. Otherwise the
+config's data.val and data.test are classified; `features` has few-shot, linear and nearest-neighbour evaluation,
+`imagenet` ReaL, V2, A, R and ObjectNet. What fails is named on stderr, the rest is printed, and the exit code is 1.
 """
 
 import copy
@@ -131,6 +131,9 @@ def _prepare(flags: Any, weights: Weights, config: ConfigDict, given: ConfigDict
     if weights.layout != runs.LAYOUT:
         trained.fit_mesh(config, jax.devices())
     names = _logit_names(flags.classes or config.imagenet.classes, weights)
+    # On data of its own a run is asked what it learned; a config of evaluators takes its encoder for features.
+    if given is None and trained.stored_config(flags.checkpoint).task == "masked_patch":
+        return _prepare_hidden_patches(flags, config)
     data = _open_data(names, weights, config)
     mean, std = program.normalize
     facts = data.facts() if data.evals else DataFacts(
@@ -145,6 +148,20 @@ def _prepare(flags: Any, weights: Weights, config: ConfigDict, given: ConfigDict
         )
     params = place(adapt(weights, job.model), job.abstract_params)
     return Prepared(job, data, extra, params, weights.step)
+
+
+def _prepare_hidden_patches(flags: Any, config: ConfigDict) -> Prepared:
+    """For a run of masked patch prediction, with the mask token and the head that its weights are read without."""
+    step, params, names = runs.read_stored(flags.checkpoint, flags.subtree)
+    config.task = "masked_patch"
+    if flags.data is not None:  # whatever its classes are
+        names = sources.open_source(flags.data, default_split="test").classes
+    data = open_eval_data(config.data, classes=tuple(names), num_classes=None)
+    if not data.evals:
+        raise UsageError("nothing to evaluate on", "give --data=SOURCE[@SPLIT]")
+    job = job_lib.build_eval(config, data.facts())
+    extra = evaluation.open_extra(job, own=("", ""), classes=None)
+    return Prepared(job, data, extra, place(params, job.abstract_params, flags.checkpoint), step)
 
 
 def _settle(config: ConfigDict, flags: Any, given: ConfigDict | None) -> None:

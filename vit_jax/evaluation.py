@@ -17,6 +17,7 @@ from vit_jax.evaluators.classification import MAX_CONFUSION, Classification
 from vit_jax.evaluators.feature_cache import FeatureCache
 from vit_jax.evaluators.features import Batches, Extractor
 from vit_jax.evaluators.fewshot import FewShot
+from vit_jax.evaluators.hidden_patches import HiddenPatches
 from vit_jax.evaluators.knn import KNearest
 from vit_jax.evaluators.label_sets import LabelSets, Targets
 from vit_jax.evaluators.linear import LinearProbe
@@ -103,7 +104,7 @@ def open_extra(job: EvalJob, *, own: tuple[str, str], classes: Sequence[str] | N
             raise UsageError(f"features.data: the name {name!r} is taken", "give each entry its own")
         probes[name] = _pair(name, spec, train, test, own)
     methods = _methods(config)
-    sets = _imagenet_sets(config, classes, job.facts.num_classes)
+    sets = _imagenet_sets(config, classes, 0 if job.hides_patches else job.facts.num_classes)
     return Extra(probes, sets, methods)
 
 
@@ -191,10 +192,13 @@ def build(
     config = job.config
     by_name: dict[str, Evaluator] = {}
     if data.evals:
-        confusion = details and job.facts.num_classes <= MAX_CONFUSION
-        eval_step = job.lower_eval_step(confusion=confusion).compile()
+        confusion = {"confusion": details and job.facts.num_classes <= MAX_CONFUSION}
+        eval_step = job.lower_eval_step(**({} if job.hides_patches else confusion)).compile()
     for name, source in data.evals.items():
         batches = data.eval_batches(name, global_batch=job.eval_batch, sharding=job.batch_sharding)
+        if job.hides_patches:
+            by_name[name] = HiddenPatches(batches, eval_step, on_batch)
+            continue
         by_name[name] = Classification(batches, eval_step, on_batch)
         if job.facts.label_shape and config.eval.average_precision:
             multi = MultiLabel(source, batches, job.features_step("logits"), on_batch)

@@ -31,13 +31,16 @@ from vit_jax import (
 )
 from vit_jax.data.dataset import DataFacts
 from vit_jax.data.draws import check_repeats
-from vit_jax.errors import UsageError
+from vit_jax.errors import UsageError, known_names
 from vit_jax.models import model_fields
 from vit_jax.models.features import check_representation
 from vit_jax.models.vit import ViT
+from vit_jax.tasks import masked_patch
 from vit_jax.tasks.classify import Classify
 
 PyTree = Any
+
+TASKS = ("classify", "masked_patch")
 
 # A scan without remat stacks all activations: above this many parameters that is refused.
 _LARGE_SCAN = 100_000_000
@@ -73,11 +76,19 @@ class EvalJob:
         }
         return {k: jax.ShapeDtypeStruct(s, d, sharding=self.batch_sharding) for k, (s, d) in shapes.items()}
 
-    def lower_eval_step(self, *, confusion: bool = False) -> jax.stages.Lowered:
-        """The evaluation step (params, batch) -> sums, traced."""
-        function = functools.partial(step.eval_step, model=self.model, task=self.task, confusion=confusion)
-        jitted = jax.jit(function, out_shardings=sharding.replicated(self.mesh))
-        return jitted.lower(self.abstract_params, self.abstract_batch(self.eval_batch))
+    @property
+    def hides_patches(self) -> bool:
+        """Whether the task is masked patch prediction."""
+        return isinstance(self.task, masked_patch.MaskedPatch)
+
+    def lower_eval_step(self, **options: Any) -> jax.stages.Lowered:
+        """The evaluation step (params, batch) -> sums, traced; options of the task's `sums`."""
+        function = functools.partial(step.eval_step, model=self.model, task=self.task, **options)
+        replicated = sharding.replicated(self.mesh)
+        batch = self.abstract_batch(self.eval_batch)
+        if self.hides_patches:
+            batch["first"] = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+        return jax.jit(function, out_shardings=replicated).lower(self.abstract_params, batch)
 
     def features_step(self, representation: str) -> Callable[[PyTree, step.Batch], dict[str, jax.Array]]:
         """The step (params, batch) -> rows, labels and mask, whole on every process; compiled when first used.
@@ -204,17 +215,7 @@ def build_eval(config: ConfigDict, facts: DataFacts, devices: Sequence[Any] | No
         raise UsageError(f"eval.global_batch is {eval_batch}", "give at least 1, or leave it out")
     # Padding costs nothing but time, so any size will do: rounded up to a row for every shard.
     eval_batch += -eval_batch % sharding.data_shards(mesh)
-    model = _model(config, facts, mesh)
-    task = Classify(
-        num_classes=facts.num_classes,
-        train_loss=losses.make_loss(config.loss, label_smoothing=config.label_smoothing),
-        eval_loss=losses.make_loss(config.loss, label_smoothing=0.0),
-        mix=_mix(config),
-        accum_steps=config.accum_steps,
-        seed=config.seed,
-        mean=facts.mean,
-        std=facts.std,
-    )
+    model, task = _model_and_task(config, facts, mesh)
     params = jax.eval_shape(lambda: step.init_params(model, facts.image_shape, config.seed))
     return EvalJob(config, facts, mesh, model, task, eval_batch, _placed(config, params, mesh))
 
@@ -279,16 +280,30 @@ def in_steps(
     )
 
 
-def _model(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> nn.Module:
+def _model_and_task(config: ConfigDict, facts: DataFacts, mesh: Mesh) -> tuple[nn.Module, step.Task]:
     if config.num_classes is not None and config.num_classes < 1:
         raise UsageError(f"num_classes is {config.num_classes}", "give at least 1, or leave it to data.train")
     parallel = {"constrain": sharding.constrain_activations(mesh)}
     if "gather" in model_fields(config.model.name):
         parallel["gather"] = gathering.layer_gather(mesh, config.fsdp_min_size, config.model.dtype)
     model = model_config.build_model(config, facts, **parallel)
+    if config.task not in TASKS:
+        raise UsageError(f"task is {config.task!r}", known_names(config.task, TASKS))
+    if config.task == "masked_patch":
+        hiding = masked_patch.make_task(config, model, facts.mean, facts.std)
+        return masked_patch.predictor(model, hiding), hiding
     if isinstance(model, ViT) and model.pool == "none":
         raise UsageError("model.pool 'none' gives a prediction per patch", "train with tok, gap or map")
-    return model
+    return model, Classify(
+        num_classes=facts.num_classes,
+        train_loss=losses.make_loss(config.loss, label_smoothing=config.label_smoothing),
+        eval_loss=losses.make_loss(config.loss, label_smoothing=0.0),
+        mix=_mix(config),
+        accum_steps=config.accum_steps,
+        seed=config.seed,
+        mean=facts.mean,
+        std=facts.std,
+    )
 
 
 def _placed(config: ConfigDict, shapes: PyTree, mesh: Mesh) -> PyTree:

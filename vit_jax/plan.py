@@ -99,6 +99,8 @@ def data_facts(config: ConfigDict) -> DataFacts:
     """
     train = preprocess.parse(config.data.preprocess_train)
     examples, classes = config.data.train_examples, config.num_classes
+    if classes is None and config.task == "masked_patch":
+        classes = 1  # whatever they are: no label is looked at
     if None not in (train.output_size, examples, classes):
         mean, std = (tuple(map(float, values)) for values in train.normalize)
         return DataFacts(examples, classes, (*train.output_size, train.channels), (), mean, std)

@@ -12,6 +12,7 @@ from vit_jax.errors import UsageError
 from vit_jax.formats.weights import Weights, complete
 from vit_jax.models.stack import unstack_layers
 from vit_jax.models.variants import model_family
+from vit_jax.tasks.masked_patch import OWN_PARAMS
 
 LAYOUT = "run"
 # What a run directory has beside config.json, and a folder of Hugging Face hasn't.
@@ -62,6 +63,17 @@ def open_run(spec: str) -> tuple[Reader, int | None]:
     return reader, int(which)
 
 
+def read_stored(spec: str, subtree: str | None) -> tuple[int, Any, tuple[str, ...]]:
+    """All parameters of `RUN`, `RUN@STEP` or `RUN@best` as they were trained: step, numpy arrays, class names.
+
+    Raises:
+      UsageError: as for `read_run`.
+    """
+    reader, step = open_run(spec)
+    step, params = reader.restore_arrays(step, subtree=subtree or "params")
+    return step, params, workdir.read_classes(reader.folder.parent)
+
+
 def read_run(spec: str, subtree: str | None, hints: dict[str, Any] | None = None) -> Weights:
     """The parameters of `RUN`, `RUN@STEP` or `RUN@best`, and the model that the stored config describes.
 
@@ -87,16 +99,24 @@ def read_run(spec: str, subtree: str | None, hints: dict[str, Any] | None = None
     notes = [f"{subtree or 'params'} of step {step} of {run}"]
     if subtree is None and config.ema_decay is not None:
         notes.append(f"{run} also has the average of its parameters: subtree ema")
+    fields, classes = model_config.stored_fields(config), workdir.read_classes(run)
+    if config.task == "masked_patch":
+        params = {name: value for name, value in params.items() if name not in OWN_PARAMS}
+        fields, classes = fields | {"num_classes": 0}, None
+        notes.append(
+            f"{run} learned to predict hidden patches: "
+            "as weights it is an encoder, without mask token and prediction head"
+        )
     return Weights(
         layout=LAYOUT,
         origin=spec,
         family=family,
-        fields=complete(hints or {}, model_config.stored_fields(config), spec),
+        fields=complete(hints or {}, fields, spec),
         params=params,
         resize="zoom",
         mean=tuple(map(float, mean)),
         std=tuple(map(float, std)),
-        classes=workdir.read_classes(run),
+        classes=classes,
         loss=config.loss,
         preprocess=config.data.preprocess_eval,
         step=step,

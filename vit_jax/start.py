@@ -50,11 +50,15 @@ def initial_state(
     if weights is None:
         weights = read_init(job.config)
     _warn_of_other_normalization(job, weights)
+    if job.hides_patches:
+        classes = ()  # a head for colours of patches: none that was learned before is for these
+    elif job.config.init_head == "keep":
+        classes = None
     adapted = adapt(
         weights,
         job.model,
         posemb_resize=job.config.init_posemb_resize or None,
-        classes=None if job.config.init_head == "keep" else classes,
+        classes=classes,
     )
     params = place(adapted, job.abstract_state.params)  # may refuse: before any compile
     _log.info("parameters from %s (%s)", weights.origin, weights.layout)

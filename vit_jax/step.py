@@ -23,7 +23,7 @@ Batch = dict[str, jax.Array]
 Apply = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 
 # Purposes that random numbers are drawn for: key = fold_in(fold_in(seed, purpose), step).
-INIT, DROPOUT, MIXUP = range(3)
+INIT, DROPOUT, MIXUP, PATCHES, EVAL_PATCHES = range(5)
 
 
 @struct.dataclass

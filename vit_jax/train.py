@@ -41,6 +41,7 @@ from vit_jax.data.dataset import Dataset, open_dataset
 from vit_jax.errors import UsageError
 from vit_jax.formats.weights import Weights
 from vit_jax.models.variants import variant_fields
+from vit_jax.tasks.masked_patch import MaskedPatch
 from vit_jax.timing import Buckets
 
 _log = logging.getLogger("vit_jax.train")  # by name: run as a command, __name__ is __main__
@@ -212,6 +213,8 @@ def _describe(job: job_lib.Job, dataset: Dataset, path: epath.Path) -> None:
               jax.process_count(), mesh)  # fmt: skip
     _log.info("model: %s, %.2f M parameters, %d classes, images %s", _model_text(job.config), count / 1e6,
               job.facts.num_classes, "x".join(map(str, job.facts.image_shape)))  # fmt: skip
+    if isinstance(job.task, MaskedPatch):
+        _log.info("task: %s", job.task.describe(job.config.masked_patch.target))
     _log.info("data: %s", dataset.describe(job.config.global_batch))
     _log.info("length: %d steps of %d examples = %.2f epochs", job.total_steps, job.config.global_batch,
               job.total_steps * job.config.global_batch / job.facts.num_examples)  # fmt: skip

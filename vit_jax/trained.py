@@ -136,6 +136,8 @@ def open_checkpoint(path: str, *, subtree: str | None, fields: dict[str, Any]) -
         config.data.train = config.data.val = config.data.test = ""
         return weights, config
     config = stored_config(path)
+    if config.task == "masked_patch":  # what is left of such a run is an encoder, which gives features
+        config.task, config.num_classes = "classify", None
     if resized:
         config.model.image_size = size_of(fields["image_size"])
     return weights, config

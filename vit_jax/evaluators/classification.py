@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import jax
 import numpy as np
 
+from vit_jax.evaluators.sums import add_up, ratio
 from vit_jax.step import Batch, PyTree, TrainState
 
 # Above so many classes no confusion matrix is kept: it would have K x K entries.
@@ -52,21 +53,10 @@ class Classification:
         Raises:
           ValueError: no example counted.
         """
-        sums: dict[str, np.ndarray] = {}
-        pending = None  # results of the former batch are fetched while this one is computed
-        for batch in self._batches():
-            self._on_batch()
-            result = self._eval_step(state.params, batch)
-            if pending is not None:
-                _add(sums, pending)
-            pending = result
-        if pending is not None:
-            _add(sums, pending)
-        if not sums or sums["count"] == 0:
-            raise ValueError("no example of the split could be read")
+        sums = add_up(state.params, self._batches(), self._eval_step, self._on_batch)
         labelled = float(sums["labelled"])
         results = {
-            "accuracy": _ratio(sums["correct"], labelled),
+            "accuracy": ratio(sums["correct"], labelled),
             "loss": float(sums["loss"] / sums["count"]),
             "correct": int(sums["correct"]),
             "count": int(sums["count"]),
@@ -74,22 +64,13 @@ class Classification:
         if "class_count" not in sums:  # several labels an example: neither classes nor a calibration of one
             return results
         if len(sums["class_count"]) > 5:
-            results["top5_accuracy"] = _ratio(sums["correct_top5"], labelled)
+            results["top5_accuracy"] = ratio(sums["correct_top5"], labelled)
         self.details = _details(sums)
         rows, confidence, accuracy = self.details["calibration"]
         gaps = np.where(rows > 0, rows * np.abs(confidence - accuracy), 0.0)
         results["class_accuracy"] = float(np.nanmean(self.details["class_accuracy"])) if labelled else np.nan
-        results["ece"] = _ratio(gaps.sum(), rows.sum())
+        results["ece"] = ratio(gaps.sum(), rows.sum())
         return results
-
-
-def _add(sums: dict[str, np.ndarray], result: dict[str, jax.Array]) -> None:
-    for name, value in jax.device_get(result).items():
-        sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64)
-
-
-def _ratio(part: float, whole: float) -> float:
-    return float(part / whole) if whole else float("nan")
 
 
 def _details(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

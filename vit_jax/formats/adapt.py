@@ -45,6 +45,9 @@ def adapt(
     if weights.family == "vit":
         params = _positions(params, weights, model, posemb_resize or weights.resize)
     params = _head(params, weights, model, wanted, classes)
+    if "mask_token" in wanted and "mask_token" not in params:
+        _log.info("%s has no mask token: it begins with zeros", weights.origin)
+        params["mask_token"] = np.zeros(wanted["mask_token"], np.float32)
     _compare(params, wanted, weights.origin)
     tree = nested(params)
     return stack_layers(tree) if getattr(model, "scan", False) else tree

@@ -101,7 +101,9 @@ def check_vit(model: nn.Module) -> None:
     _one_of(model, "posemb", posemb.KINDS)
     _one_of(model, "gelu", tuple(GELU))
     _one_of(model, "remat", REMAT)
-    for field in ("posemb_cls", "qkv_bias", "qk_norm", "swiglu", "pre_norm", "patch_bias", "norm_after_pool"):
+    for field in (
+        "posemb_cls", "qkv_bias", "qk_norm", "swiglu", "pre_norm", "patch_bias", "norm_after_pool", "mask_token",
+    ):  # fmt: skip
         _true_or_false(model, field)
     if model.class_token is not None:
         _true_or_false(model, "class_token")

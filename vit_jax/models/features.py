@@ -63,6 +63,10 @@ def check_representation(model: nn.Module, name: str) -> None:
         raise UsageError(f"representation {name!r}: the model has no class token", "take pre_logits")
     if name == "patches" and not hasattr(model, "patch_size"):
         raise UsageError("representation 'patches': the model has no patch tokens", "take pre_logits")
+    if name in ("pre_logits", "logits") and getattr(model, "pool", "") == "none":
+        raise UsageError(
+            f"representation {name!r}: the model predicts something of every patch", "take cls or patches"
+        )
     if name == "logits" and not model.num_classes:
         raise UsageError("representation 'logits': the model has no classes", "take pre_logits")
 

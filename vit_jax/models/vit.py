@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from vit_jax.errors import UsageError
 from vit_jax.models import heads, posemb
 from vit_jax.models.block import Encoder
 from vit_jax.models.check import check_grid, check_images, check_vit, token_grid
@@ -45,6 +46,7 @@ class ViT(nn.Module):
         None  # None: if the pooling reads it. True with gap: it attends, but isn't pooled
     )
     num_registers: int = 0  # further learned tokens, without positions and never pooled (arXiv 2309.16588)
+    mask_token: bool = False  # a learned embedding that stands for the patches of `masked`
     posemb: str = "learn"  # learn | sincos2d | none
     posemb_cls: bool = False  # the class token has a row of its own in the learned table
     pre_norm: bool = False  # LayerNorm between positions and blocks, as in CLIP
@@ -86,14 +88,18 @@ class ViT(nn.Module):
         *,
         train: bool = False,
         capture_attention: bool = False,
+        masked: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Runs the model; `rngs={"dropout": key}` serves dropout and stochastic depth in training.
+
+        Args:
+            masked: bool [B, N], the patches whose embedding the mask token replaces, positions aside; None: none.
 
         Returns:
             logits: [B, K] float32; [B, N, K] of the patches with pool "none"; the pre-logits when there are no
                 classes.
-            aux: "patch_embed" [B, N, D] (patches only), "with_posemb" [B, N, D] (all tokens, before dropout),
-                "encoded" [B, N, D] (all tokens) after the last norm, or after the last block with
+            aux: "patch_embed" [B, N, D] (patches only, none masked), "with_posemb" [B, N, D] (all tokens, before
+                dropout), "encoded" [B, N, D] (all tokens) after the last norm, or after the last block with
                 `norm_after_pool`; "pre_logits" [B, D] float32, the classifier's input; and with
                 `capture_attention` "attention" [L, B, heads, N, N].
 
@@ -102,6 +108,10 @@ class ViT(nn.Module):
         """
         check_vit(self)
         check_images(self, images.shape, images.dtype)
+        if masked is not None and not self.mask_token:
+            raise UsageError(
+                "masked patches for a model without a mask token", "create it with mask_token=True"
+            )
         grid = token_grid(self, images.shape[1:3])
         if self.posemb == "learn":
             check_grid(images.shape, grid, self.grid, "position table is")
@@ -113,6 +123,9 @@ class ViT(nn.Module):
             x = Backbone(self.backbone, self.backbone_width, dtype, self.constrain, name="backbone")(x)
         x = PatchEmbed(self.patch_size, self.width, dtype, self.patch_bias, name="patch_embed")(x)
         aux["patch_embed"] = x
+        if self.mask_token:
+            token = self.param("mask_token", nn.initializers.zeros, (1, 1, self.width)).astype(dtype)
+            x = x if masked is None else jnp.where(masked[..., None], token, x)
         x = self._add_tokens_and_positions(x, grid)
         aux["with_posemb"] = x
         x = Dropout(self.dropout, deterministic=not train)(x)
