@@ -91,3 +91,13 @@ def test_model_keys_from_the_command_line():
 def test_families():
     for name, family in (("B/16", ViT), ("R50+B/16", ViT), ("R50x1", ResNet), ("Mixer-B/16", Mixer)):
         assert type(create_model(name, num_classes=1, image_size=224)) is family
+
+
+def test_the_power_of_a_polynomial_schedule_is_a_key():
+    config = tiny_config(schedule="polynomial", schedule_power=3.0, schedule_end_lr=1e-3)
+    schedule, total = job_lib.schedule_of(config, FACTS)  # 2 steps of warm-up, 20 in all, peak 0.01
+    assert float(schedule(11)) == pytest.approx(1e-3 + (0.01 - 1e-3) * 0.5**3)
+    assert float(schedule(total)) == pytest.approx(1e-3)
+    config.schedule_power = 0.0
+    with pytest.raises(UsageError, match="schedule_power is 0"):
+        job_lib.schedule_of(config, FACTS)
