@@ -20,7 +20,7 @@ The argument is a model and KEY=VALUE pairs:
     data     a source with label vectors over `classes`, arrayrecord:jft300m by default
     train    split that is trained on, "train" by default
     val      split that is evaluated 20 times a run; none by default
-    classes  18291 by default
+    classes  18291 by default (the paper says 18k)
 
 L and larger scan their blocks, recompute them in the backward pass and split parameters 16 ways (mesh.fsdp): the
 number of chips must be a multiple of 16. Computation in bfloat16 with parameters, softmax and norms in float32.

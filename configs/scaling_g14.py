@@ -1,4 +1,4 @@
-"""ViT-G/14 as in "Scaling Vision Transformers" (arXiv 2106.04560); paper row: ViT-G/14 on JFT-3B of its Table 1.
+"""ViT-G/14 as in "Scaling Vision Transformers" (arXiv 2106.04560); paper row: ViT-G/14 on JFT-3B.
 
 Attention pooling, no class token (256 tokens at 224 px), no hidden layer in the head. Adafactor with its first
 moment in bfloat16, reciprocal square root schedule (timescale 10,000 steps) with a cool-down of 50,000 steps, peak
@@ -16,7 +16,7 @@ The argument is a model and KEY=VALUE pairs:
     classes  29593 by default
 
 Expected after fine-tuning: ImageNet 90.45, ReaL 90.81, ImageNet-V2 83.33, ObjectNet 70.53; VTAB 78.29; few-shot
-ImageNet, 1 image per class 69.52, 10 images 84.86 (its Table 1 and section on few-shot transfer). JFT-3B is
+ImageNet, 1 image per class 69.52, 10 images 84.86 (few-shot transfer). JFT-3B is
 private, and nothing was run. Hardware: by estimates of `vit_jax.plan` (libtpu 0.0.52; the command below), which
 were never timed on hardware:
 
