@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.integration.command import ROOT, environment
+from tests.integration.command import ROOT, environment, finish
 from tests.preparing.pictures import contents
 
 pytestmark = pytest.mark.slow
@@ -33,8 +33,8 @@ def test_killed_and_started_again(tmp_path):
         image = cv2.resize(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8), (450, 300))
         assert cv2.imwrite(str(folder / f"{i}.jpg"), image)
     began = time.monotonic()
-    whole = _start(tmp_path / "in", tmp_path / "whole")
-    assert whole.wait(timeout=300) == 0, whole.communicate()
+    done = finish(_start(tmp_path / "in", tmp_path / "whole"))
+    assert done.code == 0, done.err
     took = time.monotonic() - began
     draw, killed, out = random.Random(1), 0, tmp_path / "broken"
     while killed < _KILLS:
@@ -48,6 +48,6 @@ def test_killed_and_started_again(tmp_path):
         process.communicate()
         killed += 1
         assert not (out / "manifest.json").exists()
-    last = _start(tmp_path / "in", out)
-    assert last.wait(timeout=300) == 0, last.communicate()
+    done = finish(_start(tmp_path / "in", out))
+    assert done.code == 0, done.err
     assert contents(out) == contents(tmp_path / "whole")
