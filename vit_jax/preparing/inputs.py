@@ -85,7 +85,7 @@ def open_input(
     for name, words in wanted.items():
         part = sources.open_split(catalog, spec, words, own)
         if isinstance(catalog, FolderCatalog) or (isinstance(catalog, ListedCatalog) and catalog.by_class):
-            _check_absent(part, name, may_be=bool(opened) or classes is not None or "[" in words)
+            _check_absent(part, name, may_be=bool(opened) or classes is not None or not words.isidentifier())
         own = part.classes
         opened[name] = (words, part)
     root = os.path.expanduser(location)
