@@ -67,8 +67,10 @@ def get_config() -> ConfigDict:
     c.model.patch_bias = placeholder(bool)  # bias of the patch embedding; True
     c.model.class_token = placeholder(bool)  # if the pooling reads it; True keeps one that gap leaves out
     c.model.num_registers = placeholder(int)  # learned tokens besides; 0
-    c.model.posemb = placeholder(str)  # learn | sincos2d | none; learn
-    c.model.posemb_cls = placeholder(bool)  # class token's own row in the position table; False, hybrids True
+    c.model.posemb = placeholder(str)  # learn (1-D) | learn2d | relative | sincos2d | none; learn
+    c.model.posemb_at = placeholder(str)  # stem | every (layer its own table) | shared; stem, relative: every
+    c.model.posemb_cls = placeholder(bool)  # class token's own row in the 1-D table; False, hybrids True
+    c.model.axial = placeholder(bool)  # attention along rows, then columns; as the name says
     c.model.pre_norm = placeholder(bool)  # LayerNorm before the blocks; False
     c.model.qkv_bias = placeholder(bool)  # True
     c.model.qk_norm = placeholder(bool)  # LayerNorm of queries and keys; False

@@ -62,6 +62,8 @@ RESNET = {"depths": (2, 1, 1), "width_factor": 0.5}
         ("mu/8", {**TINY_VIT, "pool": "map", "class_token": True, "num_registers": 1}),
         ("mu/8", {**TINY_VIT, "pool": "none", "class_token": True}),
         ("mu/8", {**TINY_VIT, "pool": "tok_gap"}),
+        ("mu/8", {**TINY_VIT, "posemb": "relative", "num_registers": 1}),
+        ("Axial-mu/8", TINY_VIT),
         ("mu/2", {**TINY_VIT, "backbone": (1, 2), "backbone_width": 0.5}),
         ("mu/4", {**TINY_VIT, "backbone": ()}),
         ("R50x1", {**RESNET, "generation": "v1"}),

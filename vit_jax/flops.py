@@ -48,6 +48,7 @@ def forward_flops(model: nn.Module) -> int:
         return vit_forward_flops(
             image_size=size_of(model.image_size),
             class_token=model.has_class_token,
+            relative=model.posemb == "relative",
             **{name: getattr(model, name) for name in _VIT_FIELDS},
         )
     if isinstance(model, ResNet):
@@ -76,6 +77,7 @@ _VIT_FIELDS = (
     "swiglu",
     "backbone",
     "backbone_width",
+    "axial",
 )
 
 
@@ -95,30 +97,39 @@ def vit_forward_flops(
     swiglu: bool = False,
     backbone: tuple[int, ...] | None = None,
     backbone_width: float = 1.0,
+    relative: bool = False,
+    axial: bool = False,
 ) -> int:
     """`forward_flops` of a ViT with these fields, which mean what the model's do.
 
     The number of heads doesn't matter. A patch may also be given as (height, width).
+    `relative` stands for relative positions.
     """
     down, across = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
     total, features = 0, (*image_size, channels)
     if backbone is not None:
         total, features = _convolutions(features, backbone, backbone_width)
     height, width_in, depth_in = features
-    patches = (height // down) * (width_in // across)
+    rows, columns = height // down, width_in // across
+    patches = rows * columns
     if class_token is None:
         class_token = pools_class_token(pool)
     tokens = class_token + num_registers + patches
     embed = 2 * patches * down * across * depth_in * width
     projections = 8 * tokens * width**2  # query, key, value, out
     attention = 4 * tokens**2 * width  # scores and weighted sum
+    if relative:
+        attention += 2 * patches * (2 * patches - 1) * width  # queries times the keys of all offsets
     mlp = (6 if swiglu else 4) * tokens * width * mlp_dim
-    total += embed + depth * (projections + attention + mlp)
+    layer = projections + attention + mlp
+    if axial:  # two of all but the attention, which is along rows, then along columns
+        layer = 2 * (projections + mlp) + 4 * tokens * (columns + rows) * width
+    total += embed + depth * layer
     if pool == "map":  # query and out for the probe alone, which reads the patches
         total += 4 * width**2 + 4 * patches * width**2 + 4 * patches * width + 4 * width * mlp_dim
-    rows = patches if pool == "none" else 1
+    read = patches if pool == "none" else 1
     pooled = 2 * width if pool == "tok_gap" else width
-    return total + 2 * rows * (pooled * rep_size + (rep_size or pooled) * num_classes)
+    return total + 2 * read * (pooled * rep_size + (rep_size or pooled) * num_classes)
 
 
 def _convolutions(

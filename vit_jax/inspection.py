@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from vit_jax import sharding, step, views
 from vit_jax.errors import UsageError
 from vit_jax.models.block import Block
-from vit_jax.models.check import token_grid, token_stride
+from vit_jax.models.check import check_no_attention, token_grid, token_stride
 from vit_jax.models.features import prefix_tokens
 from vit_jax.models.heads import pools_class_token
 from vit_jax.models.vit import ViT
@@ -56,13 +56,14 @@ class Look:
 
 
 def check_inspectable(model: nn.Module) -> None:
-    """Raises UsageError for a model without attention."""
+    """Raises UsageError for a model without attention among all tokens."""
     if not isinstance(model, ViT):
         raise UsageError(
             f"a {type(model).__name__} has no attention and no position embeddings: there is no rollout, "
             "attention distance or similarity of positions to show",
             "give the checkpoint of a ViT or a hybrid",
         )
+    check_no_attention(model, model.axial)
 
 
 class Inspector:
@@ -99,11 +100,16 @@ class Inspector:
                 left_out[FILTERS] = "the patch embedding holds numbers that aren't finite"
         else:
             left_out[FILTERS] = "patches are taken from the ResNet's feature map, not from the image"
-        if model.posemb == "learn":
+        if model.posemb == "learn" and model.posemb_at != "every":
             own_row = int(model.posemb_cls and model.has_class_token)
             similarity = views.position_similarity(self._whole("posemb")[0, own_row:], self.grid)
         else:
-            kinds = {"sincos2d": "its positions are fixed sines and cosines, not learned"}
+            kinds = {
+                "learn": "every layer has a position table of its own",
+                "learn2d": "its positions are two tables, of rows and of columns",
+                "relative": "its positions are relative: there's no table of places",
+                "sincos2d": "its positions are fixed sines and cosines, not learned",
+            }
             left_out[POSITIONS] = kinds.get(model.posemb, "the model has no position embedding")
         return Learned(filters, similarity, left_out)
 

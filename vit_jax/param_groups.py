@@ -23,7 +23,7 @@ Pairs = Sequence[tuple[str, float]]
 _BLOCK = re.compile(r"(?:encoder/)?block_(\d+)/")
 _STACKED = "encoder/blocks/"
 # What comes before the first block: layer 0. What isn't here and in no block comes after the last one.
-_STEM = re.compile(r"(?:patch_embed|cls_token|mask_token|posemb|registers|pre_norm|backbone)(?:/|$)")
+_STEM = re.compile(r"(?:patch_embed|cls_token|mask_token|posemb\w*|registers|pre_norm|backbone)(?:/|$)")
 
 
 @dataclass(frozen=True)

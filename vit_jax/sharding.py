@@ -27,6 +27,7 @@ TENSOR_RULES: tuple[Rule, ...] = (
     (r"attn/(query|key|value)/kernel", (None, "tensor", None)),  # [D, H, hd]
     (r"attn/(query|key|value)/bias", ("tensor", None)),  # [H, hd]
     (r"attn/out/kernel", ("tensor", None, None)),  # [H, hd, D]
+    (r"posemb_relative", (None, "tensor", None)),  # [2 N - 1, H, hd]
     # mlp of the ViT; token_mlp and channel_mlp of the Mixer. gate belongs to SwiGLU.
     (r"(token_|channel_)?mlp/(fc1|gate)/kernel", (None, "tensor")),  # [D, M]
     (r"(token_|channel_)?mlp/(fc1|gate)/bias", ("tensor",)),  # [M]

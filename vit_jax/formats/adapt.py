@@ -12,12 +12,9 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from vit_jax.errors import UsageError
 from vit_jax.formats import table
-from vit_jax.formats.posemb import add_zero_rows, fold_class_row
-from vit_jax.formats.resize import resize
+from vit_jax.formats.tables import fit_tables
 from vit_jax.formats.weights import Arrays, Weights, shapes_of
-from vit_jax.models.check import size_of
 from vit_jax.models.stack import stack_layers
 from vit_jax.paths import named_leaves, nested
 
@@ -43,7 +40,7 @@ def adapt(
     params = _cast(named_leaves(weights.params))
     wanted = shapes_of(model.clone(scan=False) if hasattr(model, "scan") else model)
     if weights.family == "vit":
-        params = _positions(params, weights, model, posemb_resize or weights.resize)
+        params = fit_tables(params, weights, model, posemb_resize or weights.resize)
     params = _head(params, weights, model, wanted, classes)
     if "mask_token" in wanted and "mask_token" not in params:
         _log.info("%s has no mask token: it begins with zeros", weights.origin)
@@ -114,38 +111,6 @@ def _why_another_head(weights: Weights, model: nn.Module, classes: Sequence[str]
         other = next((a, b) for a, b in itertools.zip_longest(weights.classes, classes) if a != b)
         return f"other classes, such as {other[0]!r} there and {other[1]!r} here"
     return None
-
-
-def _positions(params: Arrays, weights: Weights, model: nn.Module, mode: str) -> Arrays:
-    """The position table with the rows and the grid of the model."""
-    if "posemb" not in params or model.posemb != "learn":
-        return params
-    had_row, wants_row = weights.fields["posemb_cls"], model.posemb_cls
-    has_class = "cls_token" in params
-    if had_row and not wants_row and has_class:
-        params = fold_class_row(params)
-        _log.info("the class token's position row of %s is folded into the token", weights.origin)
-    elif wants_row and not had_row and has_class:
-        params = add_zero_rows(params, 1)
-    old, new = weights.model().grid, model.grid
-    if old == new:
-        return params
-    start = int(wants_row and has_class)
-    rows = params["posemb"]
-    if rows.shape[1] - start != old[0] * old[1]:
-        raise UsageError(
-            f"the position table of {weights.origin} isn't {old[0]}x{old[1]}", "give image_size="
-        )
-    resized = resize(rows[:, start:], old, new, mode)
-    (height, width), (was_height, was_width) = (
-        size_of(model.image_size),
-        size_of(weights.fields["image_size"]),
-    )
-    _log.warning(
-        "position table of %s resized from %dx%d to %dx%d (%s): images of %dx%d px, the weights were made at %dx%d",
-        weights.origin, *old, *new, mode, height, width, was_height, was_width,
-    )  # fmt: skip
-    return {**params, "posemb": np.concatenate([rows[:, :start], resized], axis=1)}
 
 
 def _compare(params: Arrays, wanted: dict[str, tuple[int, ...]], origin: str) -> None:

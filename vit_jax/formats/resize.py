@@ -32,6 +32,16 @@ def resize(table: np.ndarray, old: tuple[int, int], new: tuple[int, int], mode: 
     return out.reshape(1, -1, table.shape[-1]).astype(table.dtype)
 
 
+def resize_line(table: np.ndarray, new: int, mode: str) -> np.ndarray:
+    """[1, n, D] -> [1, new, D]: one axis of a grid, by the same rules as `resize`."""
+    check_mode(mode)
+    if table.shape[1] == new:
+        return table
+    return np.einsum("Nn,znd->zNd", MODES[mode](table.shape[1], new), table.astype(np.float64)).astype(
+        table.dtype
+    )
+
+
 def check_mode(mode: str) -> None:
     """Raises UsageError unless it is a name of MODES."""
     if mode not in MODES:

@@ -8,6 +8,7 @@ from vit_jax.errors import UsageError
 from vit_jax.formats import bit, google, hf, mixer, table, timm
 from vit_jax.formats.container import write_npz, write_safetensors
 from vit_jax.formats.weights import Arrays, Weights
+from vit_jax.models.positions import place_of
 from vit_jax.paths import named_leaves
 
 # Files of plain arrays, and folders with a config beside them.
@@ -21,6 +22,8 @@ def write(weights: Weights, path: Path, layout: str) -> None:
     Raises:
       UsageError: something that the layout can't express; says what, before anything is written.
     """
+    if weights.family == "vit":
+        _check_encoder(weights, layout)
     if layout in FILES:
         write_npz(path, _flax_arrays(weights, layout))
         return
@@ -38,6 +41,21 @@ def write(weights: Weights, path: Path, layout: str) -> None:
     write_safetensors(path / "model.safetensors", arrays)
     for name, content in texts.items():
         (path / name).write_text(_json(content), encoding="utf-8")
+
+
+def _check_encoder(weights: Weights, layout: str) -> None:
+    """Raises UsageError for what no published layout has names for."""
+    model, other = weights.model(), "onnx and stablehlo take any model"
+    if model.axial:
+        raise UsageError(f"{layout} has no place for axial attention", other)
+    place = place_of(model.posemb, model.posemb_at)
+    if model.posemb in ("learn2d", "relative") or place != "stem":
+        where = (
+            ""
+            if place == "stem"
+            else f" ({'in every layer' if place == 'every' else 'shared by the layers'})"
+        )
+        raise UsageError(f"{layout} has no place for positions of kind {model.posemb!r}{where}", other)
 
 
 def hints_of(weights: Weights, layout: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from flax import linen as nn
 
 from vit_jax.errors import UsageError, known_names
 from vit_jax.models.dropout import drop
+from vit_jax.models.positions import relative_logits
 
 # q [B, N, H, hd], k and v [B, M, H, hd] -> out [B, N, H, hd], and weights [B, H, N, M] or None.
 AttentionFunction = Callable[..., tuple[jax.Array, jax.Array | None]]
@@ -27,6 +28,7 @@ def xla_attention(
     dropout: float,
     dropout_key: jax.Array | None,
     return_weights: bool,
+    bias: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Softmax attention written as two einsums, which XLA compiles for any device.
 
@@ -38,6 +40,7 @@ def xla_attention(
         dropout: rate at which attention weights are dropped.
         dropout_key: key for that, or None for no dropout.
         return_weights: also return the weights, before dropout.
+        bias: [B, H, N, M] in softmax_dtype, added to the logits.
 
     Returns:
         The mixed values [B, N, H, hd] in the type of v;
@@ -45,6 +48,8 @@ def xla_attention(
     """
     q = q * (1.0 / math.sqrt(q.shape[-1]))  # on q, hd numbers a token, rather than on the N x M logits
     logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=softmax_dtype)
+    if bias is not None:
+        logits = logits + bias
     weights = jax.nn.softmax(logits, axis=-1)
     kept = weights
     if dropout_key is not None and dropout > 0:
@@ -115,6 +120,7 @@ class Attention(nn.Module):
         self,
         queries: jax.Array,  # [B, N, D]
         keys: jax.Array,  # [B, M, D]
+        relative: jax.Array | None = None,  # [2 n - 1, H, hd]: keys of the offsets between the last n tokens
     ) -> tuple[jax.Array, jax.Array | None]:  # [B, N, D] and weights [B, H, N, M] or None
         D = queries.shape[-1]
         heads = (self.num_heads, D // self.num_heads)
@@ -124,6 +130,10 @@ class Attention(nn.Module):
         if self.qk_norm:
             q = nn.LayerNorm(self.ln_eps, dtype=self.dtype, name="q_norm")(q)
             k = nn.LayerNorm(self.ln_eps, dtype=self.dtype, name="k_norm")(k)
+        bias = None
+        if relative is not None:
+            prefix = q.shape[1] - (relative.shape[0] + 1) // 2
+            bias = relative_logits(q / math.sqrt(q.shape[-1]), relative, prefix, self.softmax_dtype)
         out, weights = attention_function(self.attention)(
             q,
             k,
@@ -132,6 +142,7 @@ class Attention(nn.Module):
             dropout=self.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None,
             return_weights=self.return_weights,
+            bias=bias,
         )
         return Projection((D,), input_axes=2, dtype=self.dtype, name="out")(out), weights
 

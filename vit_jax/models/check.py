@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.errors import UsageError, known_names
-from vit_jax.models import heads, posemb
+from vit_jax.models import heads, posemb, positions
 from vit_jax.models.attention import attention_function
 from vit_jax.models.mlp import GELU
 
@@ -103,6 +103,7 @@ def check_vit(model: nn.Module) -> None:
     _one_of(model, "remat", REMAT)
     for field in (
         "posemb_cls", "qkv_bias", "qk_norm", "swiglu", "pre_norm", "patch_bias", "norm_after_pool", "mask_token",
+        "axial",
     ):  # fmt: skip
         _true_or_false(model, field)
     if model.class_token is not None:
@@ -118,7 +119,43 @@ def check_vit(model: nn.Module) -> None:
         _dtype(model, field)
     if model.posemb == "sincos2d":
         posemb.sincos2d(1, 1, model.width)  # refuses widths it has no channels for
+    _positions(model)
+    if model.axial:
+        _axial(model)
     attention_function(model.attention)
+
+
+def _positions(model: nn.Module) -> None:
+    """Where positions act must suit their kind."""
+    if model.posemb_at is not None:
+        _one_of(model, "posemb_at", positions.PLACES)
+    in_layers = model.posemb_at in ("every", "shared")
+    if in_layers and model.posemb not in positions.LEARNED:
+        raise UsageError(
+            f"posemb_at {model.posemb_at!r} with posemb {model.posemb!r}",
+            f"only learned positions act in the layers: posemb of {', '.join(positions.LEARNED)}",
+        )
+    if model.posemb == "relative" and model.posemb_at == "stem":
+        raise UsageError(
+            "posemb_at 'stem' with relative positions, which act in the attention", "give every or shared"
+        )
+    if model.posemb == "learn2d" and model.width % 2:
+        raise UsageError(
+            f"posemb 'learn2d' of width {model.width}", "use an even width: half for x, half for y"
+        )
+
+
+def _axial(model: nn.Module) -> None:
+    """Tokens must be a grid, and positions be there before the layers."""
+    if model.has_class_token or model.num_registers:
+        raise UsageError(
+            "an axial model with a class token or registers, which stand in no row or column",
+            "pool with gap or map, and leave class_token and num_registers out",
+        )
+    if positions.place_of(model.posemb, model.posemb_at) != "stem":
+        raise UsageError(
+            f"an axial model with posemb {model.posemb!r} in its layers", "leave posemb_at out, not relative"
+        )
 
 
 def check_resnet(model: nn.Module) -> None:
@@ -151,7 +188,12 @@ def check_mixer(model: nn.Module) -> None:
 
 
 def check_no_attention(model: nn.Module, capture_attention: bool) -> None:
-    """Raises UsageError where attention is asked of a model that has none."""
+    """Raises UsageError where attention is asked of a model that has none, or none among all tokens."""
+    if capture_attention and getattr(model, "axial", False):
+        raise UsageError(
+            "capture_attention: an axial model attends along rows and columns, never among all tokens",
+            "take another ViT or a hybrid",
+        )
     if capture_attention:
         raise UsageError(
             f"capture_attention: a {type(model).__name__} has no attention", "take a ViT or a hybrid"

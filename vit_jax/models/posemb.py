@@ -4,7 +4,7 @@ import numpy as np
 
 from vit_jax.errors import UsageError
 
-KINDS = ("learn", "sincos2d", "none")
+KINDS = ("learn", "learn2d", "relative", "sincos2d", "none")
 
 
 def sincos2d(height: int, width: int, dim: int, temperature: float = 10_000.0) -> np.ndarray:

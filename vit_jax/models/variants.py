@@ -93,7 +93,11 @@ _USUAL_RESNETS = (
     "R200x3",
 )
 
+# Appendix D.6 of the ViT paper; any other variant and patch size works as well.
+_USUAL_AXIAL = ("Axial-B/32", "Axial-B/16")
+
 _VIT = re.compile(r"(?P<variant>[A-Za-z0-9-]+)/(?P<patch>[1-9][0-9]*)")
+_AXIAL = re.compile(rf"Axial-{_VIT.pattern}")
 _HYBRID = re.compile(
     r"(?P<resnet>R[0-9]*)(x(?P<factor>[0-9]+(\.[0-9]+)?))?\+(?P<variant>[A-Za-z0-9-]+)/(?P<stride>[0-9]+)"
 )
@@ -111,7 +115,7 @@ def list_models(pattern: str = "*") -> list[str]:
     Every variant is listed with its usual patch sizes or widths; `create_model` takes any other too.
     """
     names = [f"{name}/{patch}" for name, variant in VARIANTS.items() for patch in variant.usual_patches]
-    names += _USUAL_HYBRIDS + _USUAL_RESNETS
+    names += _USUAL_HYBRIDS + _USUAL_RESNETS + _USUAL_AXIAL
     names += [f"Mixer-{name}/{patch}" for name, mixer in MIXERS.items() for patch in mixer.usual_patches]
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
@@ -129,8 +133,8 @@ def variant_fields(name: str) -> dict[str, Any]:
     """The fields of the named model that its name decides.
 
     A ViT's: `patch_size`, `depth`, `width`, `mlp_dim`, `num_heads`; a hybrid's also `backbone`, `backbone_width`
-    and `posemb_cls`. A ResNet's: `depths`, `width_factor`. A Mixer's: `patch_size`, `depth`, `width`,
-    `tokens_mlp_dim`, `channels_mlp_dim`.
+    and `posemb_cls`; an axial one's also `axial` and `pool`. A ResNet's: `depths`, `width_factor`. A Mixer's:
+    `patch_size`, `depth`, `width`, `tokens_mlp_dim`, `channels_mlp_dim`.
 
     Raises:
         UsageError: no such model; the remedy names the nearest and what a name is made of.
@@ -140,13 +144,14 @@ def variant_fields(name: str) -> dict[str, Any]:
 
 def name_of(family: str, fields: Mapping[str, Any]) -> str:
     """The name of a model of that shape; else any name of its family, whose shape the fields then override."""
+    plain = {"backbone": None, "axial": False} if family == "vit" else {}
     names = [name for name in list_models() if model_family(name) == family]
     if family == "vit" and not fields.get("backbone"):
         names += [f"{name}/{fields['patch_size']}" for name in VARIANTS]
     for name in names:
-        shape = {"backbone": None, **variant_fields(name)} if family == "vit" else variant_fields(name)
+        shape = {**plain, **variant_fields(name)}
         shape.pop("posemb_cls", None)  # a matter of the weights' layout
-        if all(fields.get(key) == value for key, value in shape.items()):
+        if all({**plain, **fields}.get(key) == value for key, value in shape.items()):
             return name
     return ANY_NAME[family]
 
@@ -159,6 +164,10 @@ def _parse(name: str) -> tuple[str, dict[str, Any]]:
             return "vit", _vit_fields(match["variant"]) | fields
     if (match := _VIT.fullmatch(name)) and match["variant"] in VARIANTS:
         return "vit", {"patch_size": int(match["patch"])} | _vit_fields(match["variant"])
+    if (match := _AXIAL.fullmatch(name)) and match["variant"] in VARIANTS:
+        # A class token would stand in no row or column.
+        axial = {"axial": True, "pool": "gap"}
+        return "vit", {"patch_size": int(match["patch"])} | _vit_fields(match["variant"]) | axial
     if (match := _RESNET.fullmatch(name)) and match["resnet"] in RESNETS:
         return "resnet", {"depths": RESNETS[match["resnet"]], "width_factor": float(match["factor"])}
     if (match := _MIXER.fullmatch(name)) and match["variant"] in MIXERS:
@@ -171,7 +180,7 @@ def _parse(name: str) -> tuple[str, dict[str, Any]]:
         f"unknown model {name!r}",
         f"{nearest}a name is VARIANT/PATCH, such as B/16, with a variant of: {', '.join(VARIANTS)}; "
         f"RESNETxWIDTH, such as R50x1, with one of: {', '.join(RESNETS)}; a hybrid such as R50+B/16 or R50+L/32 "
-        f"(total stride 16 or 32; the root alone: R+Ti/16); or Mixer-VARIANT/PATCH with one of: "
+        f"(total stride 16 or 32; the root alone: R+Ti/16); Axial-VARIANT/PATCH; or Mixer-VARIANT/PATCH with: "
         f"{', '.join(MIXERS)}",
     )
 

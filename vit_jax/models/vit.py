@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.errors import UsageError
-from vit_jax.models import heads, posemb
+from vit_jax.models import heads, posemb, positions
 from vit_jax.models.block import Encoder
-from vit_jax.models.check import check_grid, check_images, check_vit, token_grid
+from vit_jax.models.check import check_grid, check_images, check_no_attention, check_vit, token_grid
 from vit_jax.models.dropout import Dropout
 from vit_jax.models.embed import PatchEmbed
 from vit_jax.models.hybrid import Backbone
@@ -47,8 +47,12 @@ class ViT(nn.Module):
     )
     num_registers: int = 0  # further learned tokens, without positions and never pooled (arXiv 2309.16588)
     mask_token: bool = False  # a learned embedding that stands for the patches of `masked`
-    posemb: str = "learn"  # learn | sincos2d | none
-    posemb_cls: bool = False  # the class token has a row of its own in the learned table
+    posemb: str = "learn"  # learn | learn2d | relative | sincos2d | none
+    # stem: before the first layer | every: a table of its own in every layer | shared: one table, in all layers;
+    # None: stem, but every for relative
+    posemb_at: str | None = None
+    posemb_cls: bool = False  # the class token has a row of its own in the table of "learn"
+    axial: bool = False  # every layer attends along rows, then along columns, with an MLP each
     pre_norm: bool = False  # LayerNorm between positions and blocks, as in CLIP
     qkv_bias: bool = True
     qk_norm: bool = False  # LayerNorm of each head's queries and keys
@@ -112,8 +116,10 @@ class ViT(nn.Module):
             raise UsageError(
                 "masked patches for a model without a mask token", "create it with mask_token=True"
             )
+        if self.axial:
+            check_no_attention(self, capture_attention)
         grid = token_grid(self, images.shape[1:3])
-        if self.posemb == "learn":
+        if self.posemb in positions.LEARNED:
             check_grid(images.shape, grid, self.grid, "position table is")
         dtype, softmax_dtype = jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype)
         aux = {}
@@ -154,6 +160,15 @@ class ViT(nn.Module):
             "train": train,
             "capture_attention": capture_attention,
         }
+        place = positions.place_of(self.posemb, self.posemb_at)
+        layout = self._layout(grid)
+        of_all = positions.Positions()
+        if place == "every":
+            block["positions"] = layout
+        elif place == "shared":
+            of_all = positions.layer_table(self, layout, self.width, self.num_heads)
+        if self.axial:
+            block["grid"] = grid
         encoder = Encoder(
             self.depth,
             self.stoch_depth,
@@ -162,9 +177,10 @@ class ViT(nn.Module):
             last_norm=not self.norm_after_pool,
             gather=self.gather,
             block=block,
+            axial=self.axial,
             name="encoder",
         )
-        x, attention = encoder(x)
+        x, attention = encoder(x, of_all)
         aux["encoded"] = x
         if capture_attention:
             aux["attention"] = attention
@@ -183,18 +199,25 @@ class ViT(nn.Module):
             x = heads.classifier(self.num_classes, self.head_bias_init)(x)
         return x, aux
 
+    def _layout(self, grid: tuple[int, int]) -> positions.Layout:
+        """What the tables of learned positions are made for."""
+        class_row = self.posemb == "learn" and self.posemb_cls and self.has_class_token
+        return positions.Layout(self.posemb, grid, self.has_class_token + self.num_registers, class_row)
+
     def _add_tokens_and_positions(self, x: jax.Array, grid: tuple[int, int]) -> jax.Array:
         """Patches [B, N, D] -> all tokens: adds the position embedding, prepends class token and registers."""
-        B, N, D = x.shape
+        B, _, D = x.shape
         prefix = []
         if self.has_class_token:
             prefix.append(self.param("cls_token", nn.initializers.zeros, (1, 1, D)).astype(x.dtype))
         if self.num_registers:
             registers = self.param("registers", nn.initializers.normal(1e-6), (1, self.num_registers, D))
             prefix.append(registers.astype(x.dtype))
-        if self.posemb == "learn":
-            own_row = int(self.posemb_cls and self.has_class_token)
-            table = self.param("posemb", nn.initializers.normal(0.02), (1, N + own_row, D)).astype(x.dtype)
+        in_stem = positions.place_of(self.posemb, self.posemb_at) == "stem"
+        if self.posemb in positions.LEARNED and in_stem:
+            layout = self._layout(grid)
+            own_row = int(layout.class_row)
+            table = positions.table(self, layout, D).astype(x.dtype)
             x = x + table[:, own_row:]
             if own_row:
                 prefix[0] = prefix[0] + table[:, :1]
