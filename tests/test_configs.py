@@ -40,6 +40,16 @@ TABLE_3 = (
 )  # fmt: skip
 # Arguments of every config for `train`; "" is the config without one.
 ARGUMENTS = {
+    "ablations/axial": ["", "Axial-B/32", "Axial-B/16", "B/32", "B/16"],
+    "ablations/head": ["", "tok", "gap", "map,lr=1e-3", "gap,model=L/32", "gap,classes=1000,data=folder:x"],
+    "ablations/optimizer": ["", *product(("R50x1", "R152x2"), ("optimizer=adam", "optimizer=sgd,lr=0.1"))],
+    "ablations/posemb": [
+        "", "none", "sincos2d", "relative", "relative,at=shared", "learn2d,model=L/16",
+        *product(("learn", "learn2d"), ("at=stem", "at=every", "at=shared")),
+    ],
+    "ablations/shape": [
+        "", "base", "depth", "depth,by=8", "width", "width,by=1/2", "mlp,by=3/2", "patch", "patch,by=4", "all",
+    ],
     "augreg": [
         "", "S/16,data=i21k,epochs=30", "L/16,source=tfds:x",
         *product(("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/16", "R+Ti/16", "R26+S/32", "R50+L/32"),
@@ -75,11 +85,19 @@ ARGUMENTS = {
     "tiny/data_size": ["", *product(("share=10%", "share=500"), ("model=large", "dropout=0.1", "smoothing=0"))],
     "tiny/masked_finetune": ["", "runs/masked,folder=x,lr=3e-4"],
     "tiny/masked_pretrain": ["", "x,target=pixels"],
+    "tiny/head": ["", "folder=x,pool=tok", "x,pool=gap,lr=1e-3", "x,pool=map,steps=50"],
+    "tiny/posemb": [
+        "", "x,kind=none", "x,kind=sincos2d", "x,kind=relative", "x,kind=relative,at=shared,steps=50",
+        *product(("x",), ("kind=learn", "kind=learn2d"), ("at=stem", "at=every", "at=shared")),
+    ],
     "tiny_imagenet": [""],
 }  # fmt: skip
 
 # One spec for each combination (see `combination`): what is compiled. Those not among FAST are slow.
 STEPS = [
+    "ablations/axial",
+    "ablations/head:map",
+    "ablations/optimizer:R50x1,optimizer=sgd",
     "data_size:B/16,smoothing=0.1",
     "augreg:B/16,aug=none,reg=0.1",
     "augreg:L/16,aug=strong1,reg=0.1",
@@ -104,6 +122,8 @@ STEPS = [
     "tiny/architecture:resnet",
     "tiny/cifar10:machine=gpu",
     "tiny/data_size",
+    "tiny/head:x,pool=map",
+    "tiny/posemb:x,kind=relative",
     "tiny_imagenet",
 ]  # fmt: skip
 FAST = ("augreg:L/16,aug=strong1,reg=0.1", "finetune:recipe=augreg", "plain_s16", "quickstart", "scaling_g14")
@@ -267,6 +287,23 @@ def test_rows_of_jft(arg, lr, epochs, scan):
     assert (config.model.rep_size is None) == arg.startswith("R50x")
 
 
+def test_rows_of_the_ablations():
+    config = config_lib.load("ablations/posemb:learn2d,at=every")
+    jft = config_lib.load("pretrain_jft:B/16")
+    assert (config.model.posemb, config.model.posemb_at) == ("learn2d", "every")
+    config.model.posemb = config.model.posemb_at = None
+    assert config == jft
+    rates = {pool: config_lib.load(f"ablations/head:{pool}").optim.lr for pool in ("tok", "gap")}
+    assert rates == {"tok": 8e-4, "gap": 3e-4}
+    sgd = config_lib.load("ablations/optimizer:R152x2,optimizer=sgd").optim
+    assert (sgd.name, sgd.momentum, sgd.lr) == ("sgd", 0.9, pytest.approx(0.48))
+    model = config_lib.load("ablations/shape:all").model
+    assert (model.depth, model.width, model.mlp_dim, model.name) == (16, 2048, 4096, "L/16")
+    assert (model.num_heads, model.rep_size) == (32, 2048)
+    tiny = config_lib.load("tiny/head:x,pool=gap,lr=1e-3,steps=50")
+    assert (tiny.model.pool, tiny.optim.lr, tiny.total_steps, tiny.warmup_steps) == ("gap", 1e-3, 50, 5)
+
+
 def test_augmentation_and_regularisation_by_argument():
     config = config_lib.load("augreg:B/16,aug=strong2,wd=0.03,reg=0.1,data=i1k")
     assert "|randaug(2, 20)|" in config.data.preprocess_train
@@ -323,6 +360,14 @@ def test_masked_patches_by_argument():
         ("pretrain_jft:R200x3", "R50x1"),
         ("pretrain_jft:classes=all", "give numbers"),
         ("scaling_g14:L/16", "G/14"),
+        ("ablations/posemb:learn3d", "'learn2d'"),
+        ("ablations/posemb:learn,at=top", "known: stem, every, shared"),
+        ("ablations/head:gap,model=R50x1", "no class token"),
+        ("ablations/shape:patch,by=3", "no whole number"),
+        ("ablations/shape:width,by=1/64", "no model for 224"),
+        ("ablations/optimizer:B/16", "R50x1, R152x2"),
+        ("tiny/posemb:steps=1e3", "whole number"),
+        ("tiny/head:pool=none", "known: tok, gap, map"),
         ("scaling_g14:steps=1e6", "whole number"),
     ],
 )
