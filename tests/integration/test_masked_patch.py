@@ -64,6 +64,7 @@ def test_fine_tuning_starts_from_its_encoder(command, pretrained, tmp_path):
     assert "params/mask_token" in right and "params/mask_token" not in left and len(params) > 20
 
 
+@pytest.mark.slow
 def test_pretraining_starts_from_a_classifier_too(command, finished, tmp_path):
     sets = SETS | {"init": str(finished("plain")), "ema_decay": None, "total_steps": 3, "warmup_steps": 0}
     done = command.run(tmp_path / "run", sets)

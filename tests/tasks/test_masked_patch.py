@@ -57,7 +57,8 @@ def test_a_scanned_encoder_has_the_same_loss():
         apply = functools.partial(job.model.apply, {"params": params})
         return job.task.loss(apply, job.task.examples(batch, jnp.int32(0)))
 
-    found = [jax.jit(functools.partial(loss, scanned))(stack_layers(params)), loss(unrolled, params)]
+    given = ((scanned, stack_layers(params)), (unrolled, params))
+    found = [jax.jit(functools.partial(loss, job))(tree) for job, tree in given]
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
