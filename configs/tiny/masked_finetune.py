@@ -14,17 +14,16 @@ augmentation and grid of learning rates for both. The argument is the run to sta
 
 The last line of each has eval/val/accuracy, to choose lr by, and eval/test/accuracy, to report.
 
-Measured on two CPU cores: 20 classes of Tiny-ImageNet, 250 training images each, of which 25 with a label here; 200
-steps; top-1 on the 1000 validation images, which no run saw. The runs of --config.seed=0, 1, 2 at the rate that is best
-on 500 other training images with seed 0, and their mean and standard deviation; all three start from one pretraining
-(seed 0, 24 epochs of all 5000 training images):
+Measured on two CPU cores: 20 classes of Tiny-ImageNet, 250 training images each, of which 25 with a label here;
+200 steps; top-1 on the 1000 validation images, which no run saw. The runs of --config.seed=0, 1, 2 at the rate that
+is best on 500 other training images with seed 0, and their mean and standard deviation; all three start from one
+pretraining (seed 0, 24 epochs of all 5000 training images):
 
     lr 3e-4 / 1e-3 / 3e-3, seed 0        on those 500             at the best, seeds 0, 1, 2
     from masked patch prediction         22.4 / 24.8 / 25.8       24.2  23.7  23.3     23.7 +- 0.5
     from scratch                         18.4 / 20.0 / 18.8       18.9  18.8  18.7     18.8 +- 0.1
 
-The steps are the same for both; pretraining is 1875 steps on top, and how much of the gain longer training from scratch
-would close LONGER.
+The steps are the same for both; the 1875 of pretraining come on top.
 """
 
 from ml_collections import ConfigDict
