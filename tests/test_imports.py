@@ -24,9 +24,9 @@ LEVELS = [
     {"evaluation", "pretrained", "benchmarks"},
     {"loop", "start", "trained"},
     {"predictor", "sweep", "summary", "report"},
-    {"vtab1k"},
+    {"vtab1k", "studies"},
     {"train", "evaluate", "predict", "convert", "bench", "plan", "visualize", "prepare"},
-    {"vtab"},
+    {"vtab", "study"},
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "train": "vit_jax.train",
     "evaluate": "vit_jax.evaluate",
     "vtab": "vit_jax.vtab",
+    "study": "vit_jax.study",
     "predict": "vit_jax.predict",
     "visualize": "vit_jax.visualize",
     "convert": "vit_jax.convert",

@@ -1,0 +1,1 @@
+"""Studies: lists of small runs that answer a question together, with a table and figures of what they found."""

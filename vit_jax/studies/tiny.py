@@ -1,0 +1,62 @@
+"""The ViT paper's questions (arXiv 2010.11929) at the scale of two CPU cores: configs/tiny/, 64 pixels, 400 steps.
+
+Its answers are of models with 86 M parameters and more, pre-trained on up to 300 M images, which is why they
+needn't hold here.
+"""
+
+from vit_jax.studies.plan import Experiment, Run
+
+_STEPS = 400  # of 64 images
+
+ARCHITECTURE = Experiment(
+    name="architecture",
+    title="ViT, ResNet and hybrid at equal FLOPs",
+    paper="Figure 5: ViT takes 2 to 4 times less compute than ResNets for the same accuracy; hybrids are a little "
+    "better than ViT at small budgets. Figure 3: on the smallest pre-training set ResNets are ahead.",
+    runs=tuple(
+        Run(name, f"tiny/architecture:{name},folder={{folder}}") for name in ("vit", "resnet", "hybrid")
+    ),
+    seeds=3,
+    steps=_STEPS,
+)
+
+DATA_SIZE = Experiment(
+    name="data_size",
+    title="Accuracy by the share of the training images",
+    paper="Figures 3 and 4: larger models need more images to be the better ones; with few they overfit.",
+    runs=tuple(
+        Run(
+            f"{model}-{share}",
+            f"tiny/data_size:{{folder}},model={model},share={share}%",
+            x=share,
+            series=model,
+        )
+        for model in ("small", "large")
+        for share in (10, 30, 90)
+    ),
+    seeds=2,
+    steps=_STEPS,
+    chosen_by="eval/val/accuracy",
+    x_label="share of the training images, %",
+)
+
+MASKED = Experiment(
+    name="masked",
+    title="Masked patch prediction first, or from scratch, with a tenth of the labels",
+    paper="Section 4.6: masked patch prediction is worth 2 % on ImageNet over training from scratch, 4 % short "
+    "of supervised pre-training.",
+    runs=(
+        Run("pretrain", "tiny/masked_pretrain:{folder}", own_length=True, shown=False),
+        Run(
+            "masked",
+            "tiny/masked_finetune:init={experiment}/pretrain/{seed},folder={folder}",
+            own_length=True,
+        ),
+        Run("scratch", "tiny/masked_finetune:folder={folder}", own_length=True),
+    ),
+    seeds=2,
+    steps=_STEPS,
+)
+
+# The dearest last: the large model's runs are five times the small one's.
+STUDY = (ARCHITECTURE, MASKED, DATA_SIZE)
