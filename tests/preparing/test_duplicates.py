@@ -8,13 +8,28 @@ import pytest
 
 from tests.preparing.pictures import run
 from vit_jax.errors import UsageError
-from vit_jax.preparing.duplicates import difference_hash, near_pairs
+from vit_jax.preparing.duplicates import Image, difference_hash, miniature, near_pairs
 
 
 def _photo(seed: int) -> np.ndarray:
     """Smooth colours, as in a photograph, uint8 [64, 80, 3]."""
     small = np.random.default_rng(seed).integers(0, 256, (7, 8, 3), dtype=np.uint8)
     return cv2.resize(small, (80, 64), interpolation=cv2.INTER_CUBIC)
+
+
+def test_the_hash_alone_is_not_enough():
+    """Two pictures of equal brightness in other colours: the hash takes one for the other."""
+    gray = cv2.cvtColor(_photo(5), cv2.COLOR_RGB2GRAY)
+    plain = np.repeat(gray[:, :, None] // 2 + 60, 3, axis=2)
+    tinted = plain.copy()
+    tinted[:, :40, 0] += 50  # red up and green down, by what keeps the gray
+    tinted[:, :40, 1] -= 25
+    one, other = (
+        Image("train", "n", 0, b"", difference_hash(image), miniature(image)) for image in (plain, tinted)
+    )
+    apart = np.bitwise_count(np.frombuffer(one.bits, np.uint8) ^ np.frombuffer(other.bits, np.uint8)).sum()
+    assert apart <= 8
+    assert one.like(one) and not one.like(other)
 
 
 def _write(path, image, *options):
@@ -30,6 +45,7 @@ def test_report(tmp_path, capsys):
     _write(root / "test/a/copy_of_2.png", _photo(2))
     _write(root / "test/b/like_3.jpg", cv2.resize(_photo(3), (40, 32)), cv2.IMWRITE_JPEG_QUALITY, 60)
     _write(root / "test/b/new.png", _photo(99))
+    _write(root / "test/b/other_colours.png", np.roll(_photo(4), 1, axis=2))
     for i in range(2):
         _write(root / f"train/a/flat{i}.png", np.full((8, 8 + i, 3), 9, np.uint8))
     assert run(root, tmp_path / "out", "--find-duplicates", "--shards=2") == 0
