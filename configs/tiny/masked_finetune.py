@@ -23,7 +23,8 @@ pretraining (seed 0, 24 epochs of all 5000 training images):
     from masked patch prediction         22.4 / 24.8 / 25.8       24.2  23.7  23.3     23.7 +- 0.5
     from scratch                         18.4 / 20.0 / 18.8       18.9  18.8  18.7     18.8 +- 0.1
 
-The steps are the same for both; the 1875 of pretraining come on top.
+The steps are the same for both; the 1875 of pretraining come on top. Most of the gain is a quicker start: from
+scratch for 600 steps (--config.total_steps=600, lr 1e-3, seed 0 alone) reaches 23.2.
 """
 
 from ml_collections import ConfigDict
