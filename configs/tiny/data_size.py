@@ -13,10 +13,12 @@ accuracy on a tenth of the training images that no share has. The argument is a 
 
     python -m vit_jax.train --config=configs/tiny/data_size.py:FOLDER,share=10% --workdir=runs/small-10
     python -m vit_jax.evaluate --checkpoint=runs/small-10@best \
-        --config=fewshot:folder:FOLDER,test=validation,methods=fewshot --data=validation
+        --config=fewshot:folder:FOLDER,test=validation,methods=fewshot --data=folder:FOLDER@validation
 
 The last line of the second has, of the best checkpoint, eval/test/accuracy and 5-shot accuracy on the validation
-images. Both are logged during training as well. Hardware: two CPU cores.
+images; training logs both too. Measured with 20 classes of Tiny-ImageNet (4,500 images, FOLDER,steps=500): 26.2 %
+of 1,000 validation images and 19.8 % 5-shot at step 500. A whole study, of all shares and both models,
+hasn't been run. Hardware: two CPU cores.
 """
 
 from ml_collections import ConfigDict
