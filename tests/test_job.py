@@ -42,7 +42,7 @@ def test_every_family_trains(name):
 
 def test_every_field_of_every_family_is_a_key_and_the_reverse():
     fields = set().union(*(model_fields(name) for name in ("B/16", "R50+B/16", "R50x1", "Mixer-B/16")))
-    given = {"num_classes", "constrain", "gather"}  # by the data and the mesh
+    given = {"num_classes", "constrain", "gather", "mask_token"}  # by the data, the mesh and the task
     assert fields - given == set(config_lib.base_config().model) - {"name"}
 
 
