@@ -13,6 +13,16 @@ pairs:
     python -m vit_jax.train --config=configs/tiny/architecture.py:hybrid,folder=FOLDER --workdir=runs/hybrid
 
 On 32 channels the ResNets' GroupNorm of 32 groups normalises every channel by itself.
+
+Measured, with 20 classes of Tiny-ImageNet (5000 images), 400 steps, top-1 on the 1000 validation images, seed 0
+alone (the images' own standard error is 1.4 to 1.5): vit 24.6, resnet 32.3, hybrid 30.0 %.
+
+    python -m vit_jax.study --workdir=runs/tiny --data=FOLDER --experiment=architecture --seeds=1
+
+So the ResNet is ahead with few images, as after the paper's smallest pre-training set (Figure 3), and the hybrid
+before ViT, as at its small budgets (Figure 5); that ViT needs less compute than a ResNet (Figure 5, 300 M images)
+isn't seen here. Equal FLOPs aren't equal time: vit's run took 145 seconds of CPU time, resnet's 251, compilation
+included.
 """
 
 from ml_collections import ConfigDict

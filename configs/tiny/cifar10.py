@@ -1,4 +1,4 @@
-"""CIFAR-10 from scratch by a plain ViT: about half an hour on two CPU cores, or one GPU with `machine=gpu`.
+"""CIFAR-10 from scratch by a plain ViT, made for half an hour on two CPU cores, or one GPU with `machine=gpu`.
 
 Not a paper row; a recipe in the manner of "Better plain ViT baselines" (arXiv 2205.01580) at 32 pixels: patch 4 (64
 tokens), mean pooling, fixed sincos2d positions, padded crops, flips, and for the GPU RandAugment, Mixup and CutMix.
@@ -13,7 +13,10 @@ The argument is the data and KEY=VALUE pairs:
     python -m vit_jax.prepare cifar10:cifar-10-batches-bin cifar10-prepared --shuffle=0
     python -m vit_jax.train --config=configs/tiny/cifar10.py:arrayrecord:cifar10-prepared --workdir=runs/cifar10
 
-`machine=gpu` aims at 93 % in ten minutes; it hasn't been run.
+Neither has been run to its end here. For two cores: 150 steps (--config.total_steps=150 --config.warmup_steps=15
+--config.eval.every_steps=150 --config.data.test='test[:500]') took 62 seconds of CPU time with start, compilation
+and evaluation, and gave 26.0 % of those 500 test images; the whole run has 12,500. `machine=gpu` aims at 93 % in
+ten minutes.
 """
 
 from ml_collections import ConfigDict

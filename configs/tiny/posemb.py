@@ -12,6 +12,12 @@ class token, and the settings of tiny_imagenet.py. The argument is a folder and 
 
 Logged: eval/val/accuracy, and at the end 5-shot accuracy of the frozen features as in Table 8. Vary the seed
 (--config.seed=1) before a difference is believed. Hardware: two CPU cores.
+
+Measured with 20 classes of Tiny-ImageNet (5000 images), 400 steps, seed 0 alone, eval/val/accuracy of 1000 images
+(standard error 1.4): none 27.1, learn 25.4, sincos2d 24.6 %. Table 8 has none 3 % behind; at 5 epochs nothing of
+that is seen, and a single seed can't tell these apart. learn2d, relative and longer runs weren't measured.
+
+    python -m vit_jax.study --workdir=runs/tiny --data=FOLDER --experiment=posemb --seeds=1
 """
 
 from ml_collections import ConfigDict
