@@ -3,6 +3,7 @@
 import argparse
 import ast
 import contextlib
+import errno
 import importlib
 import importlib.util
 import logging
@@ -39,7 +40,9 @@ COMMANDS = {
 
 
 # What an accelerator, or a host that stands in for one, can be spared.
-MORE_MEMORY = "lower global_batch, raise accum_steps, shard with mesh.fsdp, or set model.remat=full"
+MORE_MEMORY = (
+    "lower global_batch, raise accum_steps, shard with mesh.fsdp, set model.remat=full or take smaller images"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -211,12 +214,21 @@ def _explain(error: BaseException, *, debug: bool) -> tuple[int, str]:
         return 130, "interrupted (the same command goes on from the last checkpoint; SIGTERM saves one first)"
     if isinstance(error, UsageError):
         return EXIT_REFUSED, str(error)
-    if isinstance(error, RunFailed):
-        return EXIT_FAILED, str(error)
+    message = explain(error)
+    known = isinstance(error, RunFailed) or debug
+    return EXIT_FAILED, message if known else f"{message} (--debug shows the traceback)"
+
+
+def explain(error: BaseException) -> str:
+    """What is said of an error; the remedy in brackets at the end of its first line, where one is known."""
+    if isinstance(error, UsageError | RunFailed):
+        return str(error)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if "RESOURCE_EXHAUSTED" in message:
-        message = f"out of memory: {message.splitlines()[0]} ({MORE_MEMORY})"
-    return EXIT_FAILED, message if debug else f"{message} (--debug shows the traceback)"
+        return f"out of memory: {message.splitlines()[0]} ({MORE_MEMORY})"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full: {message.splitlines()[0]} (free some space; the same command goes on)"
+    return message
 
 
 def _report(message: str, code: int) -> int:

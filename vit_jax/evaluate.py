@@ -8,6 +8,7 @@
 A run of task masked_patch is evaluated on hidden patches, or with --config by its encoder's features. Otherwise the
 config's data.val and data.test are classified; `features` has few-shot, linear and nearest-neighbour evaluation,
 `imagenet` ReaL, V2, A, R and ObjectNet. What fails is named on stderr, the rest is printed, and the exit code is 1.
+SIGTERM ends it after the batch with exit code 42; features that --cache holds by then aren't computed again.
 """
 
 import copy
@@ -34,6 +35,7 @@ from vit_jax.data.preprocess import with_range_of
 from vit_jax.errors import RunFailed, UsageError
 from vit_jax.formats.adapt import adapt, place
 from vit_jax.formats.weights import Weights
+from vit_jax.loop import Preempted, poll
 from vit_jax.report import writing
 from vit_jax.report.evaluated import Evaluated
 from vit_jax.step import TrainState
@@ -79,8 +81,11 @@ def main(argv: Sequence[str]) -> int:
     )
     own_config = copy.deepcopy(config)
     prepared = _prepare(flags, weights, config, parsed.config)
-    with cli.work():
-        results, arrays, failed = _run(prepared, details=details is not None or page is not None)
+    try:
+        with cli.work():
+            results, arrays, failed = _run(prepared, details=details is not None or page is not None)
+    except Preempted:
+        return _stopped(prepared.job.config.features.cache)
     if distributed.is_main():
         if details is not None:
             _write(details, arrays)
@@ -98,6 +103,14 @@ def main(argv: Sequence[str]) -> int:
     if failed:
         raise RunFailed("; ".join(failed))
     return distributed.EXIT_OK
+
+
+def _stopped(cache: str) -> int:
+    """Says what a signal left behind; the exit code."""
+    kept = f"features of what was through are kept in {cache}" if cache else "nothing is kept"
+    _log.warning("stopped by a signal before the results were there: %s; the same command starts again", kept)
+    distributed.shutdown()
+    return distributed.EXIT_PREEMPTED
 
 
 def _parser() -> cli.Parser:
@@ -126,8 +139,9 @@ def _parser() -> cli.Parser:
 
 def _prepare(flags: Any, weights: Weights, config: ConfigDict, given: ConfigDict | None) -> Prepared:
     own = (config.data.train, config.data.test or config.data.val)
-    _settle(config, flags, given)
-    program = trained.check_preprocess(config.data.preprocess_eval, weights, config)
+    text = _settle(config, flags, given)
+    program = trained.check_preprocess(text, weights, config)
+    config.data.preprocess_eval = text
     if weights.layout != runs.LAYOUT:
         trained.fit_mesh(config, jax.devices())
     names = _logit_names(flags.classes or config.imagenet.classes, weights)
@@ -164,9 +178,16 @@ def _prepare_hidden_patches(flags: Any, config: ConfigDict) -> Prepared:
     return Prepared(job, data, extra, place(params, job.abstract_params, flags.checkpoint), step)
 
 
-def _settle(config: ConfigDict, flags: Any, given: ConfigDict | None) -> None:
-    """Makes the checkpoint's config say what is evaluated: as the given one and the flags do, the flags first."""
+def _settle(config: ConfigDict, flags: Any, given: ConfigDict | None) -> str:
+    """Makes the checkpoint's config say what is evaluated: as the given one and the flags do, the flags first.
+
+    Returns:
+      The preprocessing. Images of other data than a run's own are squashed to the model's size where the run's own
+      preprocessing takes them as they come.
+    """
     preprocess = config.data.preprocess_eval
+    if flags.data is not None or given is not None:
+        preprocess = trained.squashed(preprocess, config)
     if given is None:  # the run's own split; what its training evaluated besides isn't asked for again
         defaults = config_lib.base_config()
         config.features, config.imagenet = defaults.features, defaults.imagenet
@@ -181,7 +202,7 @@ def _settle(config: ConfigDict, flags: Any, given: ConfigDict | None) -> None:
         preprocess = with_range_of(preprocess, flags.preprocess)
     if flags.cache is not None:
         config.features.cache = flags.cache
-    config.data.preprocess_eval = preprocess
+    return preprocess
 
 
 def _logit_names(path: str, weights: Weights) -> tuple[str, ...] | None:
@@ -220,7 +241,7 @@ def _open_data(names: Sequence[str] | None, weights: Weights, config: ConfigDict
 def _run(prepared: Prepared, *, details: bool) -> tuple[dict[str, Any], dict[str, np.ndarray], list[str]]:
     """Results, arrays, and a line for each evaluator that failed."""
     evaluators = evaluation.build(
-        prepared.job, prepared.data, prepared.extra, final_only=True, details=details
+        prepared.job, prepared.data, prepared.extra, final_only=True, details=details, on_batch=poll
     ).by_name
     state = _state(prepared.params, prepared.step or 0)
     results: dict[str, Any] = {}

@@ -99,7 +99,7 @@ def read(
         raise UsageError(f"{path} has no classes: it gives features", "fine-tune it first")
     mean, std = program.normalize
     if weights.layout != runs.LAYOUT:
-        _log.info("%s has no preprocessing of its own: %s", path, program.text)
+        _log.info("%s: images are preprocessed by %s", path, program.text)
     facts = DataFacts(
         num_examples=0,
         num_classes=config.num_classes or 0,
@@ -163,6 +163,16 @@ def check_preprocess(text: str, weights: Weights, config: ConfigDict) -> Preproc
             else "end it in a resize or crop to that, or give --field=image_size=",
         )
     return program
+
+
+def squashed(text: str, config: ConfigDict) -> str:
+    """A preprocessing string that ends in the model's size: one that keeps its input's size gets a resize."""
+    if preprocess_lib.parse(text).size_after(None) is not None:
+        return text
+    *steps, last = text.split("|")
+    height, width = config.model.image_size
+    kept, values = ([*steps], [last]) if preprocess_lib.ends_in_range(text) else ([*steps, last], [])
+    return "|".join([*kept, f"resize(({height}, {width}))", *values])
 
 
 def stored_config(path: str) -> ConfigDict:

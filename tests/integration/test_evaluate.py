@@ -177,6 +177,37 @@ def test_what_does_not_go_together_is_refused_before_any_work(run, words, says, 
     assert says in err.splitlines()[-1], err
 
 
+def test_other_images_are_squashed_and_a_signal_ends_it(run, photos, tmp_path, capfd, monkeypatch):
+    """The run takes its own images as they come, 8 x 8; these are 20 x 30."""
+    from vit_jax import cli, distributed
+    from vit_jax import evaluate as command
+
+    large = tmp_path / "large"
+    for path in photos.rglob("*.png"):
+        target = large / path.relative_to(photos)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(target), cv2.resize(cv2.imread(str(path)), (30, 20)))
+    monkeypatch.setattr(distributed, "initialize", lambda **_: None)
+    monkeypatch.setattr(distributed, "shutdown", lambda: None)
+    words = [
+        f"--checkpoint={run}",
+        f"{FEWSHOT}:data=folder:{large},methods=knn",
+        f"--cache={tmp_path / 'cache'}",
+    ]
+    assert command.main(words) == 0
+    assert strict(capfd.readouterr().out)["eval/large/count"] == 60
+
+    def stop():
+        raise command.Preempted
+
+    monkeypatch.setattr(command, "poll", stop)
+    with pytest.raises(SystemExit) as end:
+        cli.run(command.main, [f"--checkpoint={run}", "--data=digits@test"])
+    out, err = capfd.readouterr()
+    assert (end.value.code, out) == (42, "")
+    assert "stopped by a signal before the results were there: nothing is kept" in err
+
+
 def test_in_training_features_have_an_interval_of_their_own(command, tmp_path):
     sets = {
         "total_steps": 10, "features.data": "(('own','','',''),)", "features.methods": "('fewshot','knn')",

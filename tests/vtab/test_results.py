@@ -153,6 +153,8 @@ def test_data_that_is_not_vtabs_is_marked_wherever_it_shows():
     remark = "test 12, not 1880; 2 classes without a training image"
     assert "\nDTD*  " in table.terminal(content) and f"* DTD: {remark}" in table.terminal(content)
     assert remark in table.as_csv(content) and f"% * DTD: {remark}" in table.latex(content)
+    (row,) = (line for line in table.latex(content).splitlines() if line.startswith("DTD &"))
+    assert row.split(" & ")[1].endswith("$^{*}$")
     assert "DTD*" in page.render(content, "today") and remark in page.render(content, "today")
 
 

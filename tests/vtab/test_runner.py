@@ -155,7 +155,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(table, training):
     assert table.summary()["missing"] == ["dtd", "pets", "svhn", "kitti"]
     assert table.summary()["natural"] is None and table.summary()["specialized"] is not None
     assert (
-        "missing dtd: OSError: [Errno 28] No space left on device; the same command runs it again"
+        "missing dtd: the disk is full: OSError: [Errno 28] No space left on device (free some space; "
         in (table.workdir / "table.txt").read_text()
     )
     done = {path.stem for path in (table.workdir / "results" / "dtd").iterdir()}

@@ -177,6 +177,11 @@ def with_range_of(own: str, text: str) -> str:
     return f"{text}|{last_step(own)}" if last.name in RANGES else text
 
 
+def ends_in_range(text: str) -> bool:
+    """Whether the last step says which values the model sees."""
+    return parse_calls(text)[-1].name in RANGES
+
+
 def parse(text: str) -> Preprocess:
     """Reads a preprocessing string.
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ FILE = "vtab.json"
 MAY_DIFFER = (
     "config.checkpoint.*", "config.log_*", "config.profile.*", "config.tensorboard", "config.watchdog_minutes",
     "config.compile_cache", "config.mesh.*", "config.fsdp_min_size", "config.distributed.*", "config.data.num_*",
-    "config.data.prefetch_*", "config.eval.*", "config.vtab.seeds", "config.vtab.keep_*",
+    "config.data.prefetch_*", "config.data.on_bad_image",  # every result names the images that were left out
+    "config.eval.*", "config.vtab.seeds", "config.vtab.keep_*",
 )  # fmt: skip
 _SHOWN = 8
 
@@ -33,7 +35,7 @@ def open_folder(workdir: epath.Path, config: ConfigDict, data_dir: str) -> None:
     Raises:
       UsageError: it holds another table, or something else; names the keys that differ.
     """
-    mine = plain({"data_dir": data_dir, "config": config_lib.to_dict(config)})
+    mine = plain({"data_dir": _spelled(data_dir), "config": config_lib.to_dict(config)})
     path = workdir / FILE
     if workdir.exists() and not workdir.is_dir():
         raise UsageError(f"the workdir {workdir} is a file", "choose a folder")
@@ -55,9 +57,15 @@ def open_folder(workdir: epath.Path, config: ConfigDict, data_dir: str) -> None:
         ) from None
 
 
+def _spelled(data_dir: str) -> str:
+    """A folder's one spelling, so that `data` and `data/` are the same."""
+    return data_dir if not data_dir or files.is_remote(data_dir) else os.path.abspath(data_dir)
+
+
 def _compare(path: epath.Path, mine: dict[str, Any]) -> None:
     try:
         stored = json.loads(path.read_text())
+        stored["data_dir"] = _spelled(stored["data_dir"])
         found = differences(stored, mine, {"config": config_lib.to_dict(config_lib.base_config())})
     except (ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"can't read {path}: {files.line(error)}", "choose another --workdir") from None

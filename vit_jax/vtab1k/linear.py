@@ -83,10 +83,10 @@ class Prober:
         }
         t, v, e = (extract(self._params, source, task.num_classes) for source in sources.values())
         probe = linear_probe(self._plan.config)
-        by_l2 = {
-            l2: _share(probe.fit(t.rows, t.labels, task.num_classes, l2).scores(v.rows), v.labels)
-            for l2 in probe.l2s
-        }
+        by_l2 = {}
+        for l2 in probe.l2s:
+            loop.poll()
+            by_l2[l2] = _share(probe.fit(t.rows, t.labels, task.num_classes, l2).scores(v.rows), v.labels)
         # Of equals the strongest, which presumes least.
         l2 = max(sorted(by_l2, reverse=True), key=by_l2.__getitem__)
         rows, labels = np.concatenate([t.rows, v.rows]), np.concatenate([t.labels, v.labels])

@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax import distributed, files, workdir
+from vit_jax import cli, distributed, files, workdir
 from vit_jax.data.source import shorten
 from vit_jax.data.source_vtab import Splits
 from vit_jax.data.sources import open_source
 from vit_jax.data.vtab_tasks import Task
-from vit_jax.errors import RunFailed, UsageError
+from vit_jax.errors import UsageError
 from vit_jax.loop import Preempted, poll
 from vit_jax.vtab1k import finetune, trials
 from vit_jax.vtab1k.check import Check
@@ -109,8 +109,7 @@ def _take(
             raise  # the others may not have failed, and wait for this one: all end, and start again
         if debug:
             traceback.print_exc()
-        why = str(error) if isinstance(error, UsageError | RunFailed) else f"{type(error).__name__}: {error}"
-        failed[task.name] = (why.strip().splitlines() or [type(error).__name__])[0]
+        failed[task.name] = cli.explain(error).strip().splitlines()[0]
         _log.warning("%s failed, the other tasks go on: %s", task.name, failed[task.name])
     finally:
         del lock  # given back

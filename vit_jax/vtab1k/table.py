@@ -173,7 +173,8 @@ def latex(content: Content) -> str:
         r"\midrule",
     ]
     for line in lines(content):
-        cells = [tex(line.title), percent(line.value, "--"), *(f"{value:.1f}" for value in line.published)]
+        value = percent(line.value, "--") + (r"$^{*}$" if line.key in content.marks else "")
+        cells = [tex(line.title), value, *(f"{value:.1f}" for value in line.published)]
         if line.is_task:
             out.append(" & ".join(cells) + r" \\")
         else:
