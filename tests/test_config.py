@@ -63,6 +63,7 @@ def test_none_unsets_and_the_last_word_counts():
     parsed = parse("--config=configs/vtab.py", "--config.optim.clip_norm=2", "--config.optim.clip_norm=None")
     assert parsed.config.optim.clip_norm is None
     assert parsed.overrides == ("optim.clip_norm",)
+    assert parse("--config=quickstart", "--config.init=runs/lr=None").config.init == "runs/lr=None"
     again = parse("--config=configs/vtab.py", "--config.optim.clip_norm=None", "--config.optim.clip_norm=2.5")
     assert again.config.optim.clip_norm == 2.5
 

@@ -148,20 +148,21 @@ def _override(config: ConfigDict, words: Sequence[str]) -> tuple[str, ...]:
 
     KEY=None unsets a key whose default is None; the last word on a key counts.
     """
-    last = {}
+    last: dict[str, str] = {}
+    kept: list[tuple[str | None, str]] = []
     for word in words:
+        key = None
         if word.startswith("--config."):
             key, _, value = word.removeprefix("--config.").partition("=")
             config_lib.check_key(config, key)
             last[key] = value
+            if value == "None":
+                continue
+        kept.append((key, word))
     unset = [key for key, value in last.items() if value == "None"]
     for key in unset:
         config_lib.unset(config, key)
-    dropped = tuple(f"--config.{key}=" for key in unset)
-    argv = [
-        "vit_jax",
-        *(word for word in words if not word.startswith(dropped) and not word.endswith("=None")),
-    ]
+    argv = ["vit_jax", *(word for key, word in kept if key not in unset)]
     values = absl_flags.FlagValues()
     config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
     try:

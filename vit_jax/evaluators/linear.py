@@ -20,8 +20,8 @@ from vit_jax.evaluators.classifiers import Standardize, accuracy
 from vit_jax.evaluators.features import Features
 
 SOLVERS = ("lbfgs", "sgd")
-# L-BFGS ends when no entry of the gradient is larger. At 1e-5 weak strengths (l2 1e-4) stop half a per cent above
-# the minimum, and with hundreds of classes a point of accuracy away; float32 still resolves 1e-6.
+# L-BFGS ends when no entry of the gradient is larger. At 1e-5 weak strengths (l2 1e-4, a hundred classes)
+# stop half a per cent above the minimum; float32 still resolves 1e-6.
 _GRADIENT = 1e-6
 
 Weights = dict[str, jax.Array]  # kernel [D, C], bias [C]
